@@ -1,0 +1,198 @@
+"""Every error a user can meet, as a named class: what happened, what was expected, what to do now.
+
+`str(error)` is the whole message a terminal shows; no traceback is printed for these. `exit_code` follows the command
+line's convention: 1 the honest answer is no, 2 the user can fix it, 3 ours.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AutokernelError(Exception):
+    """Base of all named errors. Subclasses set `template` and `remedy`; keyword arguments fill both."""
+
+    template: ClassVar[str] = "{detail}"
+    remedy: ClassVar[str] = ""
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, **values: object) -> None:
+        self.values = values
+        super().__init__(self.message())
+
+    def message(self) -> str:
+        text = self.template.format(**self.values)
+        remedy = self.remedy.format(**self.values)
+        return f"{text}\n{remedy}" if remedy else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.values))
+
+
+def _rebuild(kind: type[AutokernelError], values: dict[str, object]) -> AutokernelError:
+    return kind(**values)
+
+
+# --- targets and their inputs -------------------------------------------------------------------------------------
+
+
+class TargetNotFound(AutokernelError):
+    template = "There is no file {path}."
+    remedy = "Give the path of a Python file (`file.py` in KernelBench form, or `file.py:name`)."
+
+
+class TargetInvalid(AutokernelError):
+    template = "{target} can't be used as a target: {detail}"
+    remedy = (
+        "A target file defines `Model`, `get_inputs()` and (if Model takes arguments) `get_init_inputs()`; "
+        "`file.py:name` names a Module class, a Module instance, or a function returning (model, args, kwargs)."
+    )
+
+
+class TargetFailed(AutokernelError):
+    """The user's own code raised; `frames` holds their frames only."""
+
+    template = "{target} failed while {doing}:\n{frames}"
+    remedy = "Make `model(*inputs)` work in plain PyTorch first; the frames above are your own code's."
+
+
+class UnsupportedTarget(AutokernelError):
+    template = "Targets of the form {target} are not supported by this version."
+    remedy = "Use a Python file (`file.py` or `file.py:name`), or `autokernel.optimize(model, args)` from Python."
+
+
+class CaptureFailed(AutokernelError):
+    template = "No graph could be captured from {target}: {detail}"
+    remedy = "Check that `torch.compile(model)` works on these inputs; the parts it can't trace can't be cut out."
+
+
+class UnsupportedMode(AutokernelError):
+    template = "{what} is not supported by this version."
+    remedy = "{instead}"
+
+
+# --- machine ------------------------------------------------------------------------------------------------------
+
+
+class NoCompiler(AutokernelError):
+    template = "No C++ compiler was found (looked for {looked_for})."
+    remedy = "Install one (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`) or set CXX to its path."
+
+
+class CompilerFailed(AutokernelError):
+    template = "The C++ compiler {compiler} can't build a program: {detail}"
+    remedy = "Run `autokernel doctor` for what is wrong with it."
+
+
+class DeviceUnavailable(AutokernelError):
+    template = "--device {device} was asked for, but {detail}"
+    remedy = "Use `--device cpu`, or run `autokernel doctor` on the machine that has the device."
+
+
+class OutOfMemory(AutokernelError):
+    template = "Out of memory while {doing}: {detail}"
+    remedy = "Use a smaller batch or sequence, or a machine with more memory."
+
+
+class SandboxUnavailable(AutokernelError):
+    template = "Isolation {isolation} was asked for, but {detail}"
+    remedy = "Install bubblewrap (Debian/Ubuntu: `apt-get install bubblewrap`) or use `--isolation plain`, which is weaker."
+
+
+class MissingExtra(AutokernelError):
+    template = "{what} needs the package {package}, which is not installed."
+    remedy = "Install it with `pip install '{install}'`."
+
+
+class UnknownName(AutokernelError):
+    template = "There is no {kind} called {name}. Known: {known}."
+    remedy = "Use one of the known names, or a dotted path `package.module:Class`."
+
+
+class BadSetting(AutokernelError):
+    template = "Setting {name}: {value} is not valid: {detail}"
+    remedy = "{instead}"
+
+
+# --- runs and tasks on disk ---------------------------------------------------------------------------------------
+
+
+class NotARun(AutokernelError):
+    template = "{path} is not an autokernel run: {detail}"
+    remedy = "Give a folder that `autokernel optimize` made (it holds run.toml and results.tsv)."
+
+
+class RunExists(AutokernelError):
+    template = "{path} already exists and is not empty."
+    remedy = "Choose another folder with --out, or `autokernel resume {path}` to go on with that run."
+
+
+class RunMismatch(AutokernelError):
+    template = "Run {path} was made for another model: {detail}"
+    remedy = "Use the model the run was made for, or start a new run with `autokernel optimize`."
+
+
+class RunLocked(AutokernelError):
+    template = "Run {path} is in use by {owner}."
+    remedy = "Wait for it to end, or stop that process; then try again."
+
+
+class NewerSchema(AutokernelError):
+    template = "{path} has schema {found}; this version reads up to schema {known}."
+    remedy = "Upgrade autokernel (`pip install -U autokernel-torch`)."
+
+
+class BrokenFile(AutokernelError):
+    template = "{path} can't be read: {detail}"
+    remedy = "Restore the file from the run's git history or from a backup."
+
+
+class NoSuchExperiment(AutokernelError):
+    template = "Run {path} has no experiment {number}; it has {known}."
+    remedy = "`autokernel report {path}` lists the experiments."
+
+
+class NoSuchTask(AutokernelError):
+    template = "Run {path} has no task {task}. It has: {known}."
+    remedy = "Use the number or the folder name of one of these tasks."
+
+
+class KernelInvalid(AutokernelError):
+    template = "{path} is not a kernel file: {detail}"
+    remedy = "A kernel file defines `launch(*inputs, *outputs)` and LANGUAGE; see docs/reference/kernel-file.md."
+
+
+class GitFailed(AutokernelError):
+    template = "git failed in {path}: {detail}"
+    remedy = "Check that the folder is writable and has free space, then `autokernel resume {path}`."
+
+
+# --- judging ------------------------------------------------------------------------------------------------------
+
+
+class JudgeUnsound(AutokernelError):
+    """A control that must pass failed, or one that must fail passed: no verdict of this run could be trusted."""
+
+    template = "The judge's self-check failed before the run: {detail}"
+    remedy = "Run `autokernel doctor`; if it finds nothing, report this with the output of `autokernel doctor --json`."
+    exit_code = 3
+
+
+class SandboxDied(AutokernelError):
+    template = "The judging process ended unexpectedly: {detail}"
+    remedy = "Run `autokernel doctor`; if it finds nothing, report this with the output of `autokernel doctor --json`."
+    exit_code = 3
+
+
+class NotComputable(AutokernelError):
+    """The float64 oracle of a task can't be built; the task is left without a verdict rather than judged badly."""
+
+    template = "No trustworthy reference exists for {task}: {detail}"
+    remedy = "The task stays as it is in the model; nothing is replaced."
+
+
+class NotGenerated(AutokernelError):
+    """The built-in generator has no rule for this region or schedule."""
+
+    template = "The generator can't write {what}: {detail}"
+    remedy = "The task stays listed; another author (an LLM, an agent, you) may write it: `autokernel submit`."

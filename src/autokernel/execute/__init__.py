@@ -1,0 +1,1 @@
+"""Where judging happens. Today: this process's own device."""

@@ -1,0 +1,36 @@
+"""The trusted side. Door: `Judge` (judge.py), `Opponent`, and `Request`.
+
+    judge.py      Judge: verdicts for one task
+    stages.py     the five correctness stages
+    oracle.py     the float64 oracle and eager's own error
+    tolerance.py  per-element tolerance, comparison, explanation
+    pairs.py      paired timing in fresh processes, the sequential rule
+    sandbox.py    the exec'd zygote, bubblewrap or plain, limits, kills
+    protocol.py   fixed-size binary records between parent and child
+    buffers.py    shared memory with canaries and poison
+    child.py      the one file that runs candidate code
+    controls.py   one control that must pass and one that must fail
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """What a candidate is timed against, always measured again: a kernel's source, or the reference itself."""
+
+    kind: Literal["kernel", "eager", "inductor"]
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """How far to go. `correctness` stops after the stages; `screen` after one block; `full` is what a keep needs."""
+
+    level: Literal["correctness", "screen", "full"] = "full"
+    min_gain: float = 0.005
+    max_pairs: int = 25
+    deadline_seconds: float = 30.0  # for any single step of the child

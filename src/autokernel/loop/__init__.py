@@ -1,0 +1,1 @@
+"""pick ▸ propose ▸ judge ▸ decide ▸ record, and the journal that survives a kill at any instant."""

@@ -1,0 +1,336 @@
+"""The frozen data that rooms hand to each other and keep on disk. Imports neither torch nor numpy.
+
+Every file carries `schema`; fields are only ever added. Shapes are in elements, strides in elements, sizes in bytes,
+device times in microseconds, wall times in seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from autokernel.errors import BrokenFile, NewerSchema
+
+SCHEMA = 1
+
+
+class Record(BaseModel):
+    """A frozen record; unknown fields are refused, so that a typing mistake in a file is an error, not a default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Document(Record):
+    """A record that is a file of its own."""
+
+    schema_: int = Field(default=SCHEMA, alias="schema")
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read from JSON. Raises `BrokenFile` or `NewerSchema`."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BrokenFile(path=path, detail=error) from error
+        found = data.get("schema") if isinstance(data, dict) else None
+        if isinstance(found, int) and found > SCHEMA:
+            raise NewerSchema(path=path, found=found, known=SCHEMA)
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise BrokenFile(path=path, detail=error) from error
+
+    def dump(self) -> str:
+        return self.model_dump_json(indent=2, by_alias=True) + "\n"
+
+
+# --- tasks --------------------------------------------------------------------------------------------------------
+
+
+class Role(enum.StrEnum):
+    """What an input is to the model; decides the values it is drawn with and what the caches find cold."""
+
+    activation = "activation"
+    parameter = "parameter"
+    buffer = "buffer"
+    index = "index"
+    mask = "mask"
+    scalar = "scalar"
+
+
+class Statistics(Record):
+    """What was seen of an input's values in the model; values themselves are never stored."""
+
+    mean: float | None = None
+    std: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    fraction_inf: float = 0.0
+    fraction_nan: float = 0.0
+    fraction_zero: float = 0.0
+
+
+class TensorSpec(Record):
+    """A tensor of a task. `shape` and `stride` are concrete; `dims` names the extents that are free (None: fixed)."""
+
+    name: str
+    dtype: str  # "float32", "int64", ...: torch's own names without "torch."
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int = 0
+    dims: tuple[str | None, ...] | None = None
+    role: Role = Role.activation
+    domain: Literal["real", "positive", "unit", "causal_mask", "index", "bool", "structured"] = "real"
+    high: int | None = None  # exclusive upper bound of an index
+    statistics: Statistics | None = None
+
+
+class Dim(Record):
+    value: int
+    free: bool = False
+    min: int | None = None
+    max: int | None = None
+
+
+class Site(Record):
+    """One place in the user's model where the region occurs."""
+
+    graph: int
+    nodes: tuple[str, ...]
+    lines: tuple[str, ...] = ()  # "path.py:42  x = x + y", innermost user frame of each node, in order, without repeats
+
+
+class Allow(Record):
+    library_calls: bool = True
+    tf32: bool = False
+    atomics: bool = True
+
+
+class Task(Document):
+    """task.json."""
+
+    id: str  # "03-residual-norm": the folder's name
+    title: str  # one line a person understands: "add → rms norm"
+    fingerprint: str
+    shape_key: str
+    phase: Literal["forward", "backward"] = "forward"
+    device_class: str = "cpu"
+    occurrences: int = 1
+    sites: tuple[Site, ...] = ()
+    dims: dict[str, Dim] = {}
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    mutates: tuple[str, ...] = ()
+    rng: bool = False
+    flops: int = 0
+    min_bytes: int = 0
+    kind: str = "other"  # pointwise | row | matmul | ...: what the partitioner calls it; "other" has no generator
+    allow: Allow = Allow()
+
+
+# --- candidates and verdicts ----------------------------------------------------------------------------------------
+
+
+class Proposal(Record):
+    """What an author hands over."""
+
+    source: str
+    language: str
+    author: str
+    hypothesis: str = ""
+    predicted_gain: float | None = None
+    parent: str | None = None  # commit it was made from
+    schedule: str | None = None  # the schedule as text, for generated kernels
+    tokens: int = 0
+    cost_usd: float = 0.0
+
+
+class Stage(enum.StrEnum):
+    """Judging, in order."""
+
+    check = "check"
+    compile = "compile"
+    load = "load"
+    smoke = "smoke"
+    screen = "screen"
+    shapes = "shapes"
+    stability = "stability"
+    determinism = "determinism"
+    edges = "edges"
+    timing = "timing"
+    confirm = "confirm"
+
+
+class Reason(enum.StrEnum):
+    """Why a verdict is what it is. `ok` goes with accepted only."""
+
+    ok = "ok"
+    bad_source = "bad_source"
+    compile_error = "compile_error"
+    exception = "exception"
+    died = "died"
+    timeout = "timeout"
+    out_of_memory = "out_of_memory"
+    protocol = "protocol"
+    not_written = "not_written"
+    out_of_bounds = "out_of_bounds"
+    input_changed = "input_changed"
+    wrong_values = "wrong_values"
+    wrong_special_values = "wrong_special_values"
+    stale_output = "stale_output"
+    late_write = "late_write"
+    not_deterministic = "not_deterministic"
+    time_impossible = "time_impossible"
+    time_disagrees = "time_disagrees"
+    isolation = "isolation"
+    harness = "harness"
+
+
+class Outcome(enum.StrEnum):
+    accepted = "accepted"
+    rejected = "rejected"
+    suspect = "suspect"
+    error = "error"
+
+
+class StageResult(Record):
+    name: Stage
+    status: Literal["passed", "failed", "skipped"]
+    seconds: float
+    detail: str = ""
+
+
+class ErrorFigures(Record):
+    """Largest over all checked outputs. `max` and `rmse` are the candidate's against the float64 oracle."""
+
+    max: float
+    rmse: float
+    eager_max: float
+    eager_rmse: float
+    tolerance: float  # largest |err| / tolerance; above 1 is a failure
+
+
+class Timing(Record):
+    """Candidate against opponent. `speedup` is opponent time / candidate time; the interval is of the same ratio."""
+
+    incumbent_us: float
+    candidate_us: float
+    speedup: float
+    ci_low: float
+    ci_high: float
+    confidence: float = 0.95
+    floor_us: float | None = None
+    ceiling_us: float | None = None
+    pct_of_ceiling: float | None = None
+    pairs: int
+    clock: str = "parent"
+    confirmed: bool = False
+
+
+class Resources(Record):
+    registers: int | None = None
+    spills: int | None = None
+    shared_bytes: int | None = None
+    code_bytes: int | None = None
+
+
+class Verdict(Document):
+    """verdicts/N.json. Accepted means trustworthy, not faster."""
+
+    task: str
+    kernel_sha256: str
+    device: str
+    isolation: Literal["bubblewrap", "plain", "none"]
+    verdict: Outcome
+    stage: Stage
+    reason: Reason
+    explanation: str = ""  # for the author: which element, which values, how far over
+    stages: tuple[StageResult, ...] = ()
+    error: ErrorFigures | None = None
+    timing: Timing | None = None
+    kernels_launched: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    peak_memory: int = 0
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if (self.verdict is Outcome.accepted) != (self.reason is Reason.ok):
+            raise ValueError("reason is ok exactly when the verdict is accepted")
+        if self.timing is not None and self.verdict in (Outcome.rejected, Outcome.error):
+            raise ValueError("only a correct kernel has a timing")
+        failed = [stage for stage in self.stages if stage.status == "failed"]
+        if self.verdict is Outcome.accepted and failed:
+            raise ValueError("an accepted kernel has no failed stage")
+        return self
+
+
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+
+class Decision(enum.StrEnum):
+    kept = "kept"
+    reverted = "reverted"
+
+
+class Trial(Record):
+    """One experiment: a line of results.tsv. Field order is column order; the first ten are AutoKernel's own."""
+
+    experiment: int
+    tag: str
+    kernel_type: str
+    throughput_tflops: float | None = None
+    latency_us: float | None = None
+    pct_peak: float | None = None
+    speedup_vs_pytorch: float | None = None
+    correctness: str  # PASS | FAIL | SUSPECT | ERROR
+    peak_vram_mb: float | None = None
+    description: str = ""
+    task: str
+    decision: Decision
+    reason: str
+    speedup_vs_incumbent: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    speedup_vs_compile: float | None = None
+    commit: str
+    proposer: str
+    tokens: int = 0
+    cost_usd: float = 0.0
+    seconds: float
+    finished_at: str  # ISO 8601, UTC
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.decision is Decision.kept and self.correctness != "PASS":
+            raise ValueError("only a correct kernel can be kept")
+        return self
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+class RunConfig(Document):
+    """What a run was asked to do; kept in run.toml."""
+
+    target: str
+    name: str
+    device: str = "cpu"
+    dtype: str | None = None
+    batch: int | None = None
+    seq: int | None = None
+    mode: Literal["inference", "training"] = "inference"
+    proposer: str = "search"
+    budget_seconds: float = 1800.0
+    experiments: int | None = None
+    isolation: Literal["auto", "bubblewrap", "plain"] = "auto"
+    min_gain: float | None = None
+    threads: int | None = None
+    require_gain: bool = False

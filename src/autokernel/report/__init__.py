@@ -1,0 +1,1 @@
+"""The journal and the proof as a terminal summary and progress.png."""

@@ -1,0 +1,1 @@
+"""Whole-model correctness and speed against every baseline."""
