@@ -334,3 +334,135 @@ class RunConfig(Document):
     min_gain: float | None = None
     threads: int | None = None
     require_gain: bool = False
+
+
+# --- profile ----------------------------------------------------------------------------------------------------------
+
+
+class RegionRow(Record):
+    """One fingerprint's part in the model's time. Times are for one call of the model, all occurrences together."""
+
+    task: str | None  # the task's id once it has a folder
+    fingerprint: str
+    shape_key: str
+    title: str
+    kind: str
+    occurrences: int
+    time_us: float
+    share: float
+    floor_us: float
+    recoverable_us: float
+    flops: int  # one occurrence
+    min_bytes: int  # one occurrence
+    generator: str | None  # the generator's kind; None: nobody but an LLM, an agent or you can write it
+    reason: str = ""  # why no generator
+    lines: tuple[str, ...] = ()
+
+
+class LineRow(Record):
+    line: str  # "path.py:42  x = x + y"
+    time_us: float
+    share: float
+
+
+class Ceilings(Document):
+    """What this device was measured to reach. Bandwidth counts bytes read plus bytes written."""
+
+    device: str
+    threads: int
+    bandwidth: tuple[tuple[int, float], ...]  # (total bytes moved, bytes per second), ascending sizes
+    matrix: dict[str, float]  # dtype → flop per second of a large matrix product
+    measured_at: str
+
+    def bytes_per_second(self, size: int) -> float:
+        """Bandwidth at a size, interpolated between the measured points (log of the size)."""
+        import math
+
+        points = self.bandwidth
+        if size <= points[0][0]:
+            return points[0][1]
+        for (small, slow), (large, fast) in zip(points, points[1:], strict=False):
+            if size <= large:
+                part = math.log(size / small) / math.log(large / small)
+                return slow + part * (fast - slow)
+        return points[-1][1]
+
+    def floor_us(self, flops: int, size: int, dtype: str) -> float:
+        """The larger of the two roofs: bytes over bandwidth at that size, flops over the matrix rate."""
+        rate = self.matrix.get(dtype) or max(self.matrix.values())
+        return 1e6 * max(size / self.bytes_per_second(max(size, 1)), flops / rate)
+
+
+class Profile(Document):
+    """profile.json."""
+
+    target: str
+    device: str
+    threads: int
+    total_us: float  # instrumented
+    uninstrumented_us: float
+    attributed: float  # fraction of the time in a region or a named op
+    regions: tuple[RegionRow, ...]  # most recoverable time first
+    lines: tuple[LineRow, ...]
+    skipped: tuple[str, ...] = ()  # parts that could not be captured, each with its reason
+    ceilings: Ceilings
+
+
+# --- proof ------------------------------------------------------------------------------------------------------------
+
+
+class BaselineRow(Record):
+    """A whole-model baseline. `ratio` is its time over ours, paired; above 1 means ours is faster."""
+
+    name: str  # "eager" | "torch.compile" | "max-autotune"
+    ms: float
+    ratio: float
+    ci_low: float
+    ci_high: float
+
+
+class OutputRow(Record):
+    """One output of the model: largest |err| against float64 (ours, eager), and the largest |err| / tolerance."""
+
+    name: str
+    max_error: float
+    eager_max_error: float
+    worst: float
+    top1_agreement: float | None = None
+    passed: bool
+
+
+class WinnerRow(Record):
+    task: str
+    title: str
+    occurrences: int
+    engaged: int  # calls seen in one profiled pass
+    speedup_alone: float | None  # against the first incumbent, confirmed by the judge
+    in_model: float | None  # model time without it / with it, paired
+    ci_low: float | None
+    ci_high: float | None
+    kept: bool
+    note: str = ""
+
+
+class Proof(Document):
+    """proof.json: what `verify` found."""
+
+    result: Literal["gain", "no gain", "failed"]
+    recommended: str  # "autokernel" or the name of the best baseline
+    compiled_as: str  # the baseline whose compilation mode the installed graph uses
+    ours_ms: float | None
+    pairs: int
+    best_baseline: str
+    baselines: tuple[BaselineRow, ...]
+    outputs: tuple[OutputRow, ...]
+    winners: tuple[WinnerRow, ...]
+    fallbacks: int = 0
+    notes: tuple[str, ...] = ()
+    finished_at: str
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.result == "gain" and not any(row.kept and row.engaged for row in self.winners):
+            raise ValueError("a gain needs a kept winner that was seen to run")
+        return self
