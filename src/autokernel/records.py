@@ -259,6 +259,15 @@ class Verdict(Document):
     peak_memory: int = 0
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    # the loop adds these for a kept kernel: against the region in eager and alone under Inductor, each side by side
+    baselines: dict[Literal["eager", "inductor"], Timing] = {}
+    first_incumbent: Literal["eager", "inductor"] | None = None  # the faster of the two, chosen once a run
+
+    @property
+    def wins(self) -> bool:
+        """The kernel was confirmed to be faster than the task's first incumbent."""
+        timing = self.baselines.get(self.first_incumbent) if self.first_incumbent else None
+        return timing is not None and timing.confirmed and timing.ci_low > 1.0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -312,6 +321,19 @@ class Trial(Record):
         if self.decision is Decision.kept and self.correctness != "PASS":
             raise ValueError("only a correct kernel can be kept")
         return self
+
+
+class FirstIncumbent(Document):
+    """verdicts/first-TASK.json: what a task's kernels have to beat, measured once a run.
+
+    `timing` has eager as the incumbent and Inductor as the candidate; None when `kind` is the only one that runs.
+    """
+
+    task: str
+    kind: Literal["eager", "inductor"]
+    timing: Timing | None = None
+    note: str = ""  # why only one of them runs
+    seconds: float = 0.0
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
