@@ -59,7 +59,7 @@ class Role(enum.StrEnum):
     activation = "activation"
     parameter = "parameter"
     buffer = "buffer"
-    index = "index"
+    index = "index"  # type: ignore[assignment]  # the word of task.json; no one calls str.index on a role
     mask = "mask"
     scalar = "scalar"
 
