@@ -1,1 +1,63 @@
-"""The journal and the proof as a terminal summary and progress.png."""
+"""The journal and the proof as a terminal summary and progress.png. Imports neither torch nor numpy.
+
+Everything here is a function of records; nothing reads a run folder. A run that is still going on is a `RunView` with
+what there is so far.
+
+    view.py       RunView, and the arithmetic over its trials: each task's gain, the estimate for the model
+    units.py      numbers as a person reads them
+    where.py      profile_table(profile): where the time goes
+    overview.py   summary(view): what was tried, what was kept, end to end, the result
+    live.py       progress_line(view, trial): one experiment in one line, with "best so far"
+    progress.py   progress_png(view, path)
+    usefile.py    use_text(path, config): the text of use.py
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autokernel.report.view import RunView
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from autokernel.records import Profile, RunConfig, Trial
+
+__all__ = ["RunView", "profile_table", "progress_line", "progress_png", "summary", "use_text"]
+
+
+def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
+    """Where the time goes, as something `rich` prints; `lines` adds the table by source line."""
+    from autokernel.report.where import profile_table as build
+
+    return build(profile, lines=lines)
+
+
+def summary(view: RunView) -> RenderableType:
+    """The whole report of a run, finished or not, as something `rich` prints."""
+    from autokernel.report.overview import summary as build
+
+    return build(view)
+
+
+def progress_line(view: RunView, trial: Trial, seconds_left: float | None = None) -> str:
+    """One experiment in one line of plain text. `view.trials` includes `trial`."""
+    from autokernel.report.live import progress_line as build
+
+    return build(view, trial, seconds_left)
+
+
+def progress_png(view: RunView, path: Path) -> None:
+    """Draw the experiments into a PNG file. Raises OSError when it can't be written."""
+    from autokernel.report.progress import progress_png as draw
+
+    draw(view, path)
+
+
+def use_text(path: Path, config: RunConfig) -> str:
+    """The text of use.py for the run at `path`: the three lines to paste, in a file that runs as it is."""
+    from autokernel.report.usefile import use_text as build
+
+    return build(path, config)

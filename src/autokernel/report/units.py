@@ -1,0 +1,57 @@
+"""Numbers as a person reads them: three significant digits, one unit."""
+
+from __future__ import annotations
+
+from autokernel.report.view import Gain
+
+
+def duration_us(value: float | None) -> str:
+    """A device time given in microseconds."""
+    if value is None:
+        return "–"
+    if value < 1:
+        return f"{1e3 * value:.0f} ns"
+    if value < 1_000:
+        return f"{_three(value)} µs"
+    if value < 1_000_000:
+        return f"{_three(value / 1e3)} ms"
+    return f"{_three(value / 1e6)} s"
+
+
+def duration(seconds: float) -> str:
+    """A wall time: 42s, 3m05s, 1h20m."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def percent(fraction: float | None) -> str:
+    return "–" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.2f}×"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
+
+
+def gain(value: Gain | None) -> str:
+    if value is None:
+        return "–"
+    return f"{times(value.speedup)} {interval(value.low, value.high)}".rstrip()
+
+
+def count(number: int, noun: str) -> str:
+    """`1 experiment`, `2 experiments`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _three(value: float) -> str:
+    if value >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

@@ -1,0 +1,59 @@
+"""The three lines a user pastes, and the file that holds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autokernel.records import RunConfig
+
+_FROM_FILE = '''\
+"""The model of {name} with the kernels this run found. Needs autokernel and this folder; runs as it is."""
+
+{load}
+from autokernel.workload import load
+
+model = load({target!r}, device={device!r}, dtype={dtype!r}, batch={batch!r}).model  # or your own instance
+{run}
+{apply}
+'''
+
+_FROM_OBJECTS = '''\
+"""The kernels this run found, for your model. Needs autokernel and this folder: `from use import faster`."""
+
+{load}
+
+
+def faster(model):
+    {run}
+    {apply}
+    return model
+'''
+
+
+def use_lines(path: Path) -> tuple[str, str, str]:
+    """The lines to paste where `model` exists. The path is absolute, so that they work from any folder."""
+    return (
+        "import autokernel",
+        f"run = autokernel.Run.load({str(path.absolute())!r})",
+        "model = run.apply(model)",
+    )
+
+
+def use_text(path: Path, config: RunConfig) -> str:
+    """The text of use.py for the run at `path`.
+
+    A run that was made from a file loads the model from that file again (the target is read as the command line did,
+    from the current folder), so that `python use.py` works; a run of in-process objects gets a function instead.
+    """
+    load, run, apply = use_lines(path)
+    from_objects = config.target == "python"
+    return (_FROM_OBJECTS if from_objects else _FROM_FILE).format(
+        name=config.name,
+        load=load,
+        run=run,
+        apply=apply,
+        target=str(Path(config.target).absolute()),
+        device=config.device,
+        dtype=config.dtype,
+        batch=config.batch,
+    )

@@ -1,0 +1,119 @@
+"""Where the time goes: by region, by who can write a kernel for it, by source line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from autokernel.records import LineRow, Profile, RegionRow
+from autokernel.report import units
+
+ROWS = 14
+LINES = 10
+ATTRIBUTED = 0.95
+AGREEMENT = 0.05
+
+
+def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
+    """The first table a user sees. Rows come as the profile ranks them: most recoverable time first."""
+    parts: list[RenderableType] = [_heading(profile), _regions(profile), *_uncovered(profile), *_skipped(profile)]
+    if lines and profile.lines:
+        parts += [Text(), Text("By source line", style="bold"), _lines(profile.lines)]
+    return Group(*parts)
+
+
+def table(first: str, *figures: str) -> Table:
+    """The one look of all tables: the first column gives way where the terminal is narrow, the figures stay whole."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    made.add_column(first)
+    for name in figures:
+        made.add_column(name, justify="right", no_wrap=True)
+    return made
+
+
+def short(text: str) -> Text:
+    """A cell of the first column, cut with an ellipsis (`rich` shrinks only columns that may wrap)."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
+def _heading(profile: Profile) -> Text:
+    threads = units.count(profile.threads, "thread")
+    text = Text.from_markup(
+        f"[bold]Where the time goes[/bold]: {units.duration_us(profile.uninstrumented_us)} a call, "
+        f"{escape(profile.device)}, {threads}\n"
+    )
+    off = profile.total_us / profile.uninstrumented_us - 1 if profile.uninstrumented_us else 0.0
+    text.append(f"{units.percent(profile.attributed)} of it is attributed to a region or a named operator; ")
+    text.append(f"the measured parts add up to {100 * off:+.1f} % of an undisturbed call.")
+    if profile.attributed < ATTRIBUTED:
+        text.append(
+            f"\nLess than {units.percent(ATTRIBUTED)} is attributed: read the shares with care.", style="yellow"
+        )
+    if abs(off) > AGREEMENT:
+        text.append(
+            f"\nThe parts and the whole differ by more than {units.percent(AGREEMENT)}: was the machine busy?",
+            style="yellow",
+        )
+    return text.append("\n")
+
+
+def _regions(profile: Profile) -> RenderableType:
+    made = table("region", "×", "time", "share", "floor", "/ floor", "to gain", "written by")
+    made.columns[-1].justify = "left"
+    for row in profile.regions[:ROWS]:
+        made.add_row(
+            short(row.title),
+            str(row.occurrences),
+            units.duration_us(row.time_us),
+            units.percent(row.share),
+            units.duration_us(row.floor_us),
+            f"{row.time_us / row.floor_us:.1f}×" if row.floor_us > 0 else "–",
+            units.duration_us(row.recoverable_us),
+            escape(row.generator) if row.generator else "[dim]LLM / you[/dim]",
+        )
+    rest = profile.regions[ROWS:]
+    if not rest:
+        return made
+    share = units.percent(sum(row.share for row in rest))
+    return Group(made, Text(f"… and {units.count(len(rest), 'region')} more, {share} of the time", style="dim"))
+
+
+def _uncovered(profile: Profile) -> Iterable[RenderableType]:
+    """What the built-in generator can't write, by reason, with its share: never dropped silently."""
+    missing = [row for row in profile.regions if row.generator is None]
+    if not missing:
+        return
+    total = units.percent(sum(row.share for row in missing))
+    yield Text.from_markup(
+        f"\n[bold]No built-in generator[/bold] for {total} of the time; "
+        "you, an LLM or an agent can write these (`autokernel submit`):"
+    )
+    by_reason = sorted(missing, key=lambda row: row.reason)
+    groups = [(reason, list(rows)) for reason, rows in groupby(by_reason, key=lambda row: row.reason)]
+    for reason, rows in sorted(groups, key=lambda item: -sum(row.share for row in item[1])):
+        names = ", ".join(f"{row.title} {units.percent(row.share)}" for row in _largest(rows))
+        yield Text(f"  {names}", style="dim").append(f" – {reason}" if reason else "")
+
+
+def _largest(rows: list[RegionRow]) -> list[RegionRow]:
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def _skipped(profile: Profile) -> Iterable[RenderableType]:
+    if profile.skipped:
+        yield Text("\nLeft as written, not captured:", style="bold")
+        for line in profile.skipped:
+            yield Text(f"  {line}")
+
+
+def _lines(rows: tuple[LineRow, ...]) -> Table:
+    made = table("line", "time", "share")
+    for row in rows[:LINES]:
+        made.add_row(short(row.line), units.duration_us(row.time_us), units.percent(row.share))
+    return made
