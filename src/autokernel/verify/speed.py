@@ -1,0 +1,102 @@
+"""Whole-model times of several variants, interleaved: every round runs one block of each, in random order.
+
+What drifts (frequency, another process, memory pressure) then falls on all variants alike, and only ratios within a
+round are compared. A block is long enough that the clock and a context switch are small against it.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autokernel.verify.interval import Interval, interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Call = Callable[[], object]
+
+BLOCK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Seconds a call, one figure per round and variant; figures at the same position are of the same round."""
+
+    seconds: Mapping[str, tuple[float, ...]]
+
+    @property
+    def pairs(self) -> int:
+        return min(len(times) for times in self.seconds.values())
+
+    def ms(self, name: str) -> float:
+        """Median milliseconds a call."""
+        return 1e3 * statistics.median(self.seconds[name])
+
+    def ratio(self, name: str, to: str, confidence: float = 0.95) -> Interval:
+        """Time of `name` over time of `to`, paired by round; above 1: `to` is faster."""
+        pairs = zip(self.seconds[name], self.seconds[to], strict=True)
+        return interval([slow / fast for slow, fast in pairs], confidence)
+
+    def fastest(self, names: Sequence[str]) -> str:
+        return min(names, key=self.ms)
+
+
+def measure(
+    calls: Mapping[str, Call],
+    *,
+    seconds: float,
+    min_rounds: int = 6,
+    max_rounds: int = 60,
+    block_seconds: float = BLOCK_SECONDS,
+    generator: random.Random | None = None,
+) -> Rounds:
+    """Rounds of every call until `seconds` have passed (but `min_rounds` at least, `max_rounds` at most).
+
+    The caller has warmed the calls up: compilation must not fall into a block.
+    """
+    shuffle = generator or random.Random()
+    repeats = {name: _repeats(call, block_seconds) for name, call in calls.items()}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.monotonic() + seconds
+    with _no_collection():
+        for number in range(max_rounds):
+            if number >= min_rounds and time.monotonic() > end:
+                break
+            order = list(calls)
+            shuffle.shuffle(order)
+            for name in order:
+                times[name].append(_block(calls[name], repeats[name]))
+    return Rounds({name: tuple(found) for name, found in times.items()})
+
+
+def _repeats(call: Call, block_seconds: float) -> int:
+    one = min(_block(call, 1) for _ in range(2))
+    return max(1, math.ceil(block_seconds / max(one, 1e-7)))
+
+
+def _block(call: Call, repeats: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - begin) / repeats
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A garbage collection would fall on whichever variant happens to run."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
