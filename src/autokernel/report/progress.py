@@ -7,13 +7,14 @@ it from the profile; the figure that was measured end to end stands there once t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autokernel.records import Decision, Trial
+from autokernel.records import Decision, Trial, Verdict
 from autokernel.report import units
-from autokernel.report.view import RunView, model_gain
+from autokernel.report.view import RunView, gain_of, model_gain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +31,7 @@ class Track:
     task: str
     colour: str
     steps: list[tuple[int, float]] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     best: float = 1.0
 
 
@@ -59,7 +61,7 @@ def replay(view: RunView) -> History:
         track = history.tracks[trial.task]
         if not track.steps:
             track.steps.append((trial.experiment, track.best))
-        _add(history, track, trial)
+        _add(history, track, trial, view.verdicts)
         gains = {name: track.best for name, track in history.tracks.items()}
         estimate = model_gain(view.profile, gains)
         if estimate is not None:
@@ -67,17 +69,17 @@ def replay(view: RunView) -> History:
     return history
 
 
-def _add(history: History, track: Track, trial: Trial) -> None:
-    if trial.speedup_vs_incumbent is None:
-        if trial.correctness != "PASS":
-            history.wrong.append(trial.experiment)
-        return
-    speedup = track.best * trial.speedup_vs_incumbent
-    kept = trial.decision is Decision.kept
-    history.points.append(Point(trial.experiment, speedup, kept))
-    if kept:
-        track.best = speedup
-        track.steps.append((trial.experiment, speedup))
+def _add(history: History, track: Track, trial: Trial, verdicts: Mapping[int, Verdict]) -> None:
+    track.trials.append(trial)
+    if trial.decision is Decision.kept:
+        gain = gain_of(track.trials, verdicts)
+        track.best = gain.speedup if gain else track.best
+        track.steps.append((trial.experiment, track.best))
+        history.points.append(Point(trial.experiment, track.best, True))
+    elif trial.speedup_vs_incumbent is not None:
+        history.points.append(Point(trial.experiment, track.best * trial.speedup_vs_incumbent, False))
+    elif trial.correctness != "PASS":
+        history.wrong.append(trial.experiment)
 
 
 def progress_png(view: RunView, path: Path) -> None:

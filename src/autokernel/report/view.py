@@ -1,19 +1,20 @@
 """What a report is given, and the arithmetic over it.
 
-A task's gain against its *first* incumbent is the product of the gains of the experiments that were kept, since each
-was measured against the incumbent it replaced. The interval of the product adds the logarithmic half-widths in
-quadrature: the pairs of two experiments are independent. (Rejected: dividing latencies of different experiments, which
-were measured at different times on a machine that drifts.)
+A task's gain is that of its last kept kernel against the task's *first* incumbent, measured side by side: the verdict
+of a kept kernel holds it. Where it does not, the gain is the product of the gains of the experiments that were kept,
+since each was measured against the incumbent it replaced; the interval of the product adds the logarithmic half-widths
+in quadrature, for the pairs of two experiments are independent. (Rejected: dividing latencies of different experiments,
+which were measured at different times on a machine that drifts.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from autokernel.records import Decision, Profile, Proof, RunConfig, Task, Trial
+from autokernel.records import Decision, Profile, Proof, RunConfig, Task, Trial, Verdict
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class RunView:
     profile: Profile | None = None
     tasks: tuple[Task, ...] = ()
     trials: tuple[Trial, ...] = ()
+    verdicts: Mapping[int, Verdict] = field(default_factory=dict)  # by experiment; those of kept ones are enough
     proof: Proof | None = None
     owner: str | None = None  # who works on it now; None: nobody
 
@@ -74,13 +76,21 @@ def _quadrature(ratios: Sequence[tuple[float | None, float | None]]) -> float | 
     return math.sqrt(total)
 
 
-def gain_of(trials: Iterable[Trial]) -> Gain | None:
+def gain_of(trials: Iterable[Trial], verdicts: Mapping[int, Verdict]) -> Gain | None:
     """Gain of one task against its first incumbent; None when nothing was kept or its speedup was not recorded."""
+    kept = [trial for trial in trials if trial.decision is Decision.kept]
+    if kept and (direct := _side_by_side(verdicts.get(kept[-1].experiment))):
+        return direct
     return product(
-        Gain(trial.speedup_vs_incumbent, trial.ci_low, trial.ci_high)
-        for trial in trials
-        if trial.decision is Decision.kept and trial.speedup_vs_incumbent
+        Gain(trial.speedup_vs_incumbent, trial.ci_low, trial.ci_high) for trial in kept if trial.speedup_vs_incumbent
     )
+
+
+def _side_by_side(verdict: Verdict | None) -> Gain | None:
+    if verdict is None or verdict.first_incumbent is None:
+        return None
+    timing = verdict.baselines.get(verdict.first_incumbent)
+    return Gain(timing.speedup, timing.ci_low, timing.ci_high) if timing else None
 
 
 def standings(view: RunView) -> tuple[Standing, ...]:
@@ -96,7 +106,7 @@ def standings(view: RunView) -> tuple[Standing, ...]:
             experiments=len(trials),
             correct=sum(trial.correctness == "PASS" for trial in trials),
             kept=sum(trial.decision is Decision.kept for trial in trials),
-            gain=gain_of(trials),
+            gain=gain_of(trials, view.verdicts),
         )
         for name, trials in grouped.items()
     )
