@@ -232,9 +232,7 @@ def _write_first_files(run: Path, manifest: Manifest, profile: Profile, tasks: t
     table.repair(run / RESULTS)
     names = [manifests.NAME, program.NAME, "profile.json"]
     names += [str(path.relative_to(run)) for path in sorted((run / "tasks").rglob("*")) if path.is_file()]
-    names = [
-        name for name in names if "__pycache__" not in name and not name.endswith(kernel_path("").rpartition("/")[2])
-    ]
+    names = [name for name in names if "__pycache__" not in name]
     try:
         files = {name: (run / name).read_text(encoding="utf-8") for name in names}
     except (OSError, ValueError) as error:

@@ -152,11 +152,20 @@ class Journal:
         return max(used, default=0) + 1
 
     def _settle(self, number: int, commit: str, trial: Trial) -> None:
-        if trial.decision is Decision.kept:
-            self.repository.move_branch(commit)
-        else:
+        """Steps 5 and 6; doing them again changes nothing."""
+        if trial.decision is Decision.reverted:
             self.repository.set_ref("reverted", number, commit)
+        elif not self.repository.contains(commit):
+            self._advance(number, commit, trial.task)
         self.repository.drop_ref("pending", number)
+
+    def _advance(self, number: int, commit: str, task: str) -> None:
+        head = self.repository.head()
+        if self.repository.parent(commit) != head:
+            # somebody committed to the branch by hand meanwhile: their commit stays, ours goes on top
+            source = self.repository.text(commit, kernel_path(task)) or ""
+            commit = self.repository.commit({kernel_path(task): source}, f"{task}: experiment {number}", head)
+        self.repository.move_branch(commit)
 
     def _show_incumbent(self, task: str) -> None:
         source = self.incumbent(task)
@@ -181,11 +190,7 @@ class Journal:
                 self.repository.drop_ref("pending", number)
                 lost.append(number)
             else:
-                # of a kept one the branch may have moved already, and a session's commit may lie on top of it
-                if trial.decision is Decision.kept and self.repository.parent(commit) != self.repository.head():
-                    self.repository.drop_ref("pending", number)
-                else:
-                    self._settle(number, commit, trial)
+                self._settle(number, commit, trial)
                 completed.append(number)
         restored, saved = self._restore_work_tree()
         return Recovery(tuple(lost), tuple(completed), torn, restored, saved)

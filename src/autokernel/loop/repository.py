@@ -69,6 +69,12 @@ class Repository:
             parents = self._commit(commit).parent_ids
             return str(parents[0]) if parents else None
 
+    def contains(self, commit: str) -> bool:
+        """Whether the branch has this commit."""
+        with _failures(self._run):
+            head = self.head()
+            return head == commit or self._git.descendant_of(head, commit)
+
     def text(self, commit: str, path: str) -> str | None:
         """A file's content at a commit; None if there is no such file."""
         with _failures(self._run):
