@@ -1,0 +1,105 @@
+"""Everything a call of the model can be seen to do: its outputs, and the inputs and buffers it changes.
+
+Each observation starts from the same state: inputs are cloned, and buffers are put back afterwards, so that variants
+sharing one set of weights (eager, compiled, installed) can be compared in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from autokernel.workload import Case
+
+Observed = dict[str, Tensor]
+
+
+def observe(call: Callable[..., Any], model: Any, case: Case) -> Observed:
+    """Run `call` once on clones of the case's inputs; `model` owns the buffers. Tensors by name, detached copies.
+
+    Names: "output", "output[0]", "output.logits"; "input[0]" and "buffer running_mean" where the call changed them.
+    """
+    arguments = clone((case.args, case.kwargs))
+    before = clone(arguments)
+    with keeping_buffers(model) as buffers, torch.no_grad():
+        result = call(*arguments[0], **arguments[1])
+        seen = _named("output", result)
+        changed = _changed("input", before, arguments)
+        moved = {
+            f"buffer {name}": buffer.detach().clone()
+            for name, buffer in named_buffers(model)
+            if not same(buffer, buffers[name])
+        }
+    return {name: value.detach().clone() for name, value in {**seen, **changed, **moved}.items()}
+
+
+def clone(tree: Any) -> Any:
+    """A deep copy of the tensors in a tree, keeping strides; other leaves are shared."""
+    return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def named_buffers(model: Any) -> list[tuple[str, Tensor]]:
+    return list(model.named_buffers()) if isinstance(model, nn.Module) else []
+
+
+@contextmanager
+def keeping_buffers(model: Any) -> Iterator[dict[str, Tensor]]:
+    """Buffers as they were, before and after; yields their first values."""
+    first = {name: buffer.detach().clone() for name, buffer in named_buffers(model)}
+    try:
+        yield first
+    finally:
+        with torch.no_grad():
+            for name, buffer in named_buffers(model):
+                if name in first and not same(buffer, first[name]):
+                    buffer.copy_(first[name])
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Bitwise the same values, NaN equal to NaN."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    equal = one == other
+    if one.is_floating_point() or one.is_complex():
+        equal |= (one != one) & (other != other)
+    return bool(equal.all())
+
+
+def _named(name: str, tree: Any) -> Observed:
+    leaves, _ = pytree.tree_flatten_with_path(tree)
+    return {name + pytree.keystr(path): leaf for path, leaf in leaves if isinstance(leaf, Tensor)}
+
+
+def _changed(name: str, before: Any, after: Any) -> Observed:
+    was, now = _named(name, before), _named(name, after)
+    return {key: value for key, value in now.items() if not same(value, was[key])}
+
+
+def fresh(case: Case, seed: int) -> Case:
+    """The same kind of inputs with values not seen before: each tensor's own elements, shuffled.
+
+    Shuffling keeps every value inside its domain (token ids, class indices, distributions). Left alone: bool tensors,
+    tensors holding infinities (masks), and sorted integers (positions, lengths), whose order is their meaning.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def shuffle(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool or leaf.numel() < 2:
+            return leaf
+        flat = leaf.detach().reshape(-1)
+        if leaf.is_floating_point():
+            if not bool(torch.isfinite(flat).all()):
+                return leaf
+        elif leaf.is_complex() or bool((flat[1:] >= flat[:-1]).all()):
+            return leaf
+        mixed = leaf.detach().clone()
+        mixed.copy_(flat[torch.randperm(flat.numel(), generator=generator)].reshape(leaf.shape))
+        return mixed
+
+    args, kwargs = pytree.tree_map(shuffle, (case.args, case.kwargs))
+    return Case(args, kwargs, case.weight)
