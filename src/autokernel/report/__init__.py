@@ -7,6 +7,7 @@ what there is so far.
     units.py      numbers as a person reads them
     where.py      profile_table(profile): where the time goes
     overview.py   summary(view): what was tried, what was kept, end to end, the result
+    facts.py      run_facts(view): the same as data
     live.py       progress_line(view, trial): one experiment in one line, with "best so far"
     progress.py   progress_png(view, path)
     usefile.py    use_text(path, config): the text of use.py
@@ -14,7 +15,7 @@ what there is so far.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autokernel.report.view import RunView
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from autokernel.records import Profile, RunConfig, Trial
 
-__all__ = ["RunView", "profile_table", "progress_line", "progress_png", "summary", "use_text"]
+__all__ = ["RunView", "profile_table", "progress_line", "progress_png", "run_facts", "summary", "use_text"]
 
 
 def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
@@ -38,6 +39,13 @@ def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
 def summary(view: RunView) -> RenderableType:
     """The whole report of a run, finished or not, as something `rich` prints."""
     from autokernel.report.overview import summary as build
+
+    return build(view)
+
+
+def run_facts(view: RunView) -> dict[str, Any]:
+    """The summary as data for `--json`: the run, each task's standing, the proof."""
+    from autokernel.report.facts import run_facts as build
 
     return build(view)
 

@@ -97,7 +97,9 @@ def progress_png(view: RunView, path: Path) -> None:
     _draw_model(lower, view, history, last)
     lower.set_xlabel("experiment", color=INK)
     lower.set_xlim(0, max(last * 1.02, 1))
-    figure.savefig(path, format="png")
+    partial = path.with_name(f".{path.name}.partial")  # a reader sees the old picture or the new one
+    figure.savefig(partial, format="png")
+    partial.replace(path)
 
 
 def _title(view: RunView) -> str:

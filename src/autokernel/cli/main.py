@@ -1,0 +1,235 @@
+"""The commands. Each is one short function: flags in, one call, the answer out. Heavy imports wait for the call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import autokernel
+from autokernel.cli import options as o
+from autokernel.cli.screen import Screen, diagnosis
+
+if TYPE_CHECKING:
+    from autokernel.records import Proof
+
+INTERRUPTED = 130  # as shells give it for Ctrl-C
+
+app = typer.Typer(
+    name="autokernel",
+    help="Give it a PyTorch model: it finds where the time goes, writes faster kernels, and proves the result.",
+    epilog="Exit status: 0 done (also when nothing pays), 1 the honest answer is no, 2 you can fix it, 3 our error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def run() -> None:
+    """The entry point of the `autokernel` command."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"autokernel {autokernel.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Flags that belong to no command."""
+
+
+@app.command()
+def optimize(
+    target: o.Target,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = None,
+    batch: o.Batch = None,
+    mode: o.ModeOption = o.Mode.inference,
+    out: o.Out = None,
+    budget: o.Budget = "30m",  # type: ignore[assignment]  # typer runs the parser on defaults too
+    experiments: o.Experiments = None,
+    proposer: o.Proposer = "search",
+    isolation: o.IsolationOption = o.Isolation.auto,
+    threads: o.Threads = None,
+    require_gain: o.RequireGain = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Do the whole job: profile, write kernels, put the winners into the model, prove the result."""
+    with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel import api
+
+        wanted = api.Options(
+            device=device,
+            dtype=dtype,
+            batch=batch,
+            mode=mode.value,
+            out=out,
+            budget_seconds=budget,
+            experiments=experiments,
+            proposer=proposer,
+            isolation=isolation.value,
+            threads=threads,
+            require_gain=require_gain,
+        )
+        _finish(api.optimize_target(target, wanted, screen.say), screen)
+
+
+@app.command()
+def profile(
+    target: o.Target,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = None,
+    batch: o.Batch = None,
+    threads: o.Threads = None,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Show where the time goes: by region and by source line."""
+    with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel import api, report
+
+        wanted = api.Options(device=device, dtype=dtype, batch=batch, threads=threads)
+        found = api.profile_target(target, wanted, screen.say)
+        screen.show(report.profile_table(found))
+        screen.write_json(found.dump())
+
+
+@app.command()
+def extract(
+    target: o.Target,
+    out: o.Out = None,
+    device: o.Device = "cpu",
+    dtype: o.Dtype = None,
+    batch: o.Batch = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Cut the model's regions out as task folders, and print their paths."""
+    with Screen(quiet=quiet, verbose=verbose) as screen:
+        from autokernel import api
+
+        wanted = api.Options(device=device, dtype=dtype, batch=batch, out=out)
+        for folder in api.extract_target(target, wanted, screen.say):
+            screen.write(str(folder))
+
+
+@app.command()
+def bench(
+    reference: o.Reference,
+    kernel: o.Kernel,
+    isolation: o.IsolationOption = o.Isolation.auto,
+    threads: o.Threads = None,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Judge one kernel file: right or not, and how fast. Status 0 only when it is accepted."""
+    with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel.judge.bench import run_bench
+
+        verdict = run_bench(reference, kernel, isolation=isolation.value, threads=threads, say=screen.say)
+        screen.write_json(verdict.dump())
+        raise typer.Exit(0 if verdict.verdict == "accepted" else 1)
+
+
+@app.command()
+def submit(
+    run: o.Run,
+    task: o.TaskName,
+    kernel: o.Kernel,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Judge your kernel as an experiment of a run: commit it, keep it or revert it. Status 0 only when it is kept."""
+    with Screen(quiet=quiet, verbose=verbose) as screen:
+        from autokernel.loop.submit import submit as hand_in
+
+        trial = hand_in(run, task, kernel, say=screen.say)
+        raise typer.Exit(0 if trial.decision == "kept" else 1)
+
+
+@app.command()
+def show(run: o.Run, number: o.Number, verbose: o.Verbose = False) -> None:
+    """Show one experiment: what it changed, and its verdict."""
+    with Screen(verbose=verbose) as screen:
+        from autokernel.loop.show import show as describe
+
+        screen.write(describe(run, number))
+
+
+@app.command()
+def resume(
+    run: o.Run,
+    budget: o.MoreBudget = None,
+    experiments: o.Experiments = None,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Go on with a run that was stopped, or give a finished one more time."""
+    with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel import api
+
+        _finish(api.resume(run, screen.say, budget_seconds=budget, experiments=experiments), screen)
+
+
+@app.command()
+def verify(run: o.Run, as_json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose = False) -> None:
+    """Prove a run's result again: the model's outputs, and its time against every baseline."""
+    with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel import api
+
+        _finish(api.verify_run(run, screen.say), screen)
+
+
+@app.command()
+def report(run: o.Run, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
+    """Summarise a run, also one that is still going on, and draw its progress.png."""
+    with Screen(as_json=as_json, verbose=verbose) as screen:
+        from autokernel.report import run_facts, summary
+        from autokernel.viewing import draw, view_run
+
+        view = view_run(run)
+        screen.say(draw(view))
+        screen.show(summary(view))
+        screen.write_json(run_facts(view))
+
+
+@app.command()
+def doctor(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
+    """Check this machine by trying it: compiler, sandbox, git, load and more. Status 1 when something fails."""
+    with Screen(as_json=as_json, verbose=verbose) as screen:
+        from autokernel.doctor import examine
+
+        found = examine()
+        screen.show(diagnosis(found.checks))
+        screen.write_json(found.as_json())
+        raise typer.Exit(0 if found.healthy else 1)
+
+
+def _finish(done: Any, screen: Screen) -> None:
+    """Report a run that came to its end, and leave with the status its proof and its configuration ask for."""
+    from autokernel.report import run_facts, summary
+
+    view = done.view()
+    screen.show(summary(view))
+    screen.write_json(run_facts(view))
+    raise typer.Exit(status(view.proof, view.config is not None and view.config.require_gain))
+
+
+def status(proof: Proof | None, require_gain: bool) -> int:
+    """130 when the run was stopped before its proof; 1 when that failed, or a gain was demanded and there is none."""
+    if proof is None:
+        return INTERRUPTED
+    return int(proof.result == "failed" or (require_gain and proof.result != "gain"))

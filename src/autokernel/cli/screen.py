@@ -1,0 +1,99 @@
+"""Where a command's words go, and how it ends.
+
+Progress goes to standard output, or to standard error when standard output carries JSON. A named error is its message
+and its exit status; anything else is ours: a short message, the traceback in a file, or on the screen with -v.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+from rich.console import Console, RenderableType
+
+from autokernel.errors import AutokernelError
+
+if TYPE_CHECKING:
+    from autokernel.doctor import Check
+
+OURS = 3
+PLAIN_WIDTH = 120  # of tables where the output is a file or a pipe
+
+
+class Screen:
+    """One command's output. As a context manager it turns exceptions into messages and exit statuses."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, verbose: bool = False) -> None:
+        self._as_json, self._quiet, self._verbose = as_json, quiet, verbose
+        self._out = _console(stderr=False)
+        self._progress = _console(stderr=True) if as_json else self._out
+        self._errors = _console(stderr=True)
+
+    def say(self, text: str) -> None:
+        """A line of progress; nothing with -q. Brackets are the text's own, not markup."""
+        if not self._quiet:
+            self._progress.print(text, markup=False, highlight=False)
+
+    def show(self, *what: RenderableType) -> None:
+        """The answer, as a table or text; nothing when the answer is JSON."""
+        if not self._as_json:
+            self._out.print(*what, highlight=False, sep="\n")
+
+    def write(self, text: str) -> None:
+        """Text as it is, for other programs to read: a diff, a path, JSON."""
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+    def write_json(self, data: Any) -> None:
+        """The answer as JSON; nothing unless --json was given."""
+        if self._as_json:
+            self.write(data if isinstance(data, str) else json.dumps(data, indent=2))
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AutokernelError):
+            self._end(str(error), error.exit_code, error)
+        if isinstance(error, Exception) and not isinstance(error, (typer.Exit, typer.Abort, BrokenPipeError)):
+            self._end(self._unexpected(error), OURS, error)
+
+    def _unexpected(self, error: Exception) -> str:
+        with tempfile.NamedTemporaryFile("w", prefix="autokernel-crash-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+        return (
+            f"This is an error in autokernel: {type(error).__name__}: {error}\n"
+            f"The traceback is in {file.name}; please report it together with the output of `autokernel doctor --json`."
+        )
+
+    def _end(self, message: str, status: int, error: Exception) -> NoReturn:
+        if self._verbose:
+            traceback.print_exception(error)
+        self._errors.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(status) from error
+
+
+def diagnosis(checks: tuple[Check, ...]) -> RenderableType:
+    """The doctor's lines; a remedy stands below the line it is for."""
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for check in checks:
+        found = Text(check.found)
+        if check.remedy:
+            found.append(f"\n{check.remedy}", style="dim")
+        table.add_row(Text(check.status, style=styles[check.status]), check.name, found)
+    return table
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=max(console.width, PLAIN_WIDTH))
