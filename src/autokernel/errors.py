@@ -196,3 +196,10 @@ class NotGenerated(AutokernelError):
 
     template = "The generator can't write {what}: {detail}"
     remedy = "The task stays listed; another author (an LLM, an agent, you) may write it: `autokernel submit`."
+
+
+class EvaluationsSpent(AutokernelError):
+    """Raised into an author that asks the judge too often for one proposal."""
+
+    template = "{author} may ask for {limit} evaluations a proposal, and has."
+    remedy = "Propose the best candidate so far; the next proposal has evaluations of its own."

@@ -336,6 +336,15 @@ class FirstIncumbent(Document):
     seconds: float = 0.0
 
 
+class SameAgainstSame(Document):
+    """verdicts/aa-N.json: one kernel timed against itself after experiment N; a difference is the device's, not ours."""
+
+    task: str
+    timing: Timing
+    min_gain_before: float
+    min_gain_after: float  # larger when the kernel "won" or "lost" against itself
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
