@@ -11,7 +11,7 @@ from autokernel.report.view import RunView, model_gain, standings
 
 
 def run_facts(view: RunView) -> dict[str, Any]:
-    """JSON-ready. `result` is null until the run is verified; `estimated_gain` is Amdahl's estimate, not a measurement."""
+    """JSON-ready. `result` is null until the run is verified; `estimated_gain` is Amdahl's estimate, not measured."""
     lines = standings(view)
     gains = {line.task: line.gain.speedup for line in lines if line.gain}
     return {
