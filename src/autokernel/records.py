@@ -337,7 +337,7 @@ class FirstIncumbent(Document):
 
 
 class SameAgainstSame(Document):
-    """verdicts/aa-N.json: one kernel timed against itself after experiment N; a difference is the device's, not ours."""
+    """verdicts/aa-N.json: one kernel timed against itself after experiment N; what differs is the device's noise."""
 
     task: str
     timing: Timing
@@ -497,3 +497,21 @@ class Proof(Document):
         if self.result == "gain" and not any(row.kept and row.engaged for row in self.winners):
             raise ValueError("a gain needs a kept winner that was seen to run")
         return self
+
+
+class KeptKernel(Record):
+    """A winner that stayed in the model: its task, and its source as it was verified."""
+
+    task: Task
+    source: str
+    speedup_alone: float | None = None
+
+
+class KeptKernels(Document):
+    """winners.json: what `apply` puts into the model; later, unverified experiments don't change it."""
+
+    compiled_as: Literal["eager", "default", "max-autotune"]
+    torch: str
+    device_class: str
+    kernels: tuple[KeptKernel, ...]
+    finished_at: str
