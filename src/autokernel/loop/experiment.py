@@ -1,0 +1,189 @@
+"""One experiment: a source goes in, a line of the journal comes out.
+
+    begin ▸ judge against the incumbent ▸ decide ▸ (kept: time it against eager and Inductor, side by side) ▸ finish
+
+Ratios are never multiplied or remembered: what a column says against PyTorch was measured with PyTorch beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from autokernel.errors import AutokernelError, JudgeUnsound, SandboxDied
+from autokernel.execute import Comparison, Executor, Job, Side
+from autokernel.loop.decide import Ruling, Standing, could_be_simpler, decide
+from autokernel.loop.folder import RunFolder
+from autokernel.loop.signals import StopFlag
+from autokernel.loop.state import EVALUATION, TaskState
+from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Timing, Trial, Verdict
+
+Baseline = Literal["eager", "inductor"]
+
+_CHOOSING_PAIRS = 4  # eager against Inductor: only to know which one to meet
+_BASELINE_PAIRS = 6  # a kept kernel against each; more would cost more than it tells
+_BEST_EVER_PAIRS = 12  # "not slower than the best ever" needs a narrow interval
+
+_WORDS = {Outcome.accepted: "PASS", Outcome.rejected: "FAIL", Outcome.suspect: "SUSPECT", Outcome.error: "ERROR"}
+
+
+@dataclasses.dataclass
+class Bench:
+    """What every experiment of a run shares."""
+
+    folder: RunFolder
+    executor: Executor
+    stop: StopFlag
+    min_gain: float
+    author: str
+    say: Callable[[str], None]
+
+    def task_folder(self, state: TaskState) -> str:
+        return str(self.folder.task_folder(state.task.id))
+
+
+def first_incumbent(bench: Bench, state: TaskState) -> FirstIncumbent:
+    """The faster of the region in eager and alone under Inductor; measured once a run, kept in the run's folder."""
+    if state.first is not None:
+        return state.first
+    started = time.monotonic()
+    kind: Baseline = "eager"
+    timing, note = None, ""
+    try:
+        timing = _compare(bench, state, Side(kind="eager"), Side(kind="inductor"), _CHOOSING_PAIRS)
+        kind = "inductor" if timing.speedup > 1.0 else "eager"
+    except (SandboxDied, JudgeUnsound):
+        raise
+    except AutokernelError as error:
+        note = f"Inductor can't be timed on this region: {error}"
+    state.first = FirstIncumbent(
+        task=state.task.id, kind=kind, timing=timing, note=note, seconds=round(time.monotonic() - started, 3)
+    )
+    bench.folder.write_first_incumbent(state.first)
+    return state.first
+
+
+def experiment(
+    bench: Bench, state: TaskState, proposal: Proposal, *, started: float, evaluation: bool = False
+) -> tuple[Trial, Verdict]:
+    """Run one experiment to its line. `started` is when the author began (time.monotonic).
+
+    An `evaluation` is an author's own question: screened, journaled, never kept. Raises Stopped when a signal ended it,
+    and what the judge raises; the experiment is then given up, its source kept in git.
+    """
+    journal = bench.folder.journal
+    with bench.stop.shielded():
+        flight = journal.begin(state.task.id, proposal.source, proposal.hypothesis or proposal.schedule or "")
+        try:
+            with bench.stop.interruptible():
+                verdict, ruling = _judge(bench, state, proposal.source, evaluation)
+        except BaseException:
+            journal.abandon(flight)
+            raise
+        trial = _trial(state, proposal, verdict, ruling, flight.number, flight.commit, time.monotonic() - started)
+        if not trial.proposer:
+            trial = trial.model_copy(update={"proposer": bench.author})
+        journal.finish(flight, trial, verdict)
+        state.note(trial, proposal.source, verdict)
+    return trial, verdict
+
+
+def _judge(bench: Bench, state: TaskState, source: str, evaluation: bool) -> tuple[Verdict, Ruling]:
+    first = first_incumbent(bench, state)
+    opponent = Side(kind="kernel", source=state.incumbent) if state.incumbent is not None else Side(kind=first.kind)
+    level: Literal["screen", "full"] = "screen" if evaluation else "full"
+    folder = bench.task_folder(state)
+    job = Job(folder=folder, source=source, opponent=opponent, level=level, min_gain=bench.min_gain)
+    verdict = bench.executor.submit(job).result()
+    if evaluation:
+        return verdict, Ruling(Decision.reverted, f"{EVALUATION} by the author: {_in_words(verdict)}")
+    standing = Standing(state.incumbent, _versus_best(bench, state, source, verdict))
+    ruling = decide(verdict, source, standing, bench.min_gain)
+    if ruling.decision is Decision.kept:
+        verdict = _with_baselines(bench, state, source, verdict, first)
+    return verdict, ruling
+
+
+def _versus_best(bench: Bench, state: TaskState, source: str, verdict: Verdict) -> Timing | None:
+    """Timed against the best ever where that is another kernel than the incumbent and the answer matters."""
+    if state.best_ever is None or state.incumbent is None or state.best_ever == state.incumbent:
+        return None
+    if verdict.verdict is not Outcome.accepted or not could_be_simpler(source, state.incumbent, verdict.timing):
+        return None
+    best = Side(kind="kernel", source=state.best_ever)
+    return _compare(bench, state, best, Side(kind="kernel", source=source), _BEST_EVER_PAIRS)
+
+
+def _with_baselines(bench: Bench, state: TaskState, source: str, verdict: Verdict, first: FirstIncumbent) -> Verdict:
+    """A kept kernel's timings against eager and Inductor; what the judge has settled already is not measured again."""
+    found: dict[Baseline, Timing] = {}
+    warnings = list(verdict.warnings)
+    kinds: tuple[Baseline, ...] = ("eager",) if first.timing is None else ("eager", "inductor")
+    for kind in kinds:
+        against_it = verdict.timing if state.incumbent is None and kind == first.kind else None
+        if against_it is not None and (against_it.confirmed or against_it.ci_high < 1.0):
+            found[kind] = against_it
+            continue
+        try:
+            timing = _compare(bench, state, Side(kind=kind), Side(kind="kernel", source=source), _BASELINE_PAIRS)
+        except (SandboxDied, JudgeUnsound):
+            raise
+        except AutokernelError as error:
+            warnings.append(f"not timed against {kind}: {error}")
+            continue
+        # new pairs, made after the kernel had been chosen: nothing was selected on them
+        found[kind] = timing.model_copy(update={"confirmed": True})
+    return verdict.model_copy(
+        update={"baselines": found, "first_incumbent": first.kind, "warnings": tuple(warnings)},
+    )
+
+
+def _compare(bench: Bench, state: TaskState, first: Side, second: Side, pairs: int) -> Timing:
+    comparison = Comparison(folder=bench.task_folder(state), first=first, second=second, max_pairs=pairs)
+    return bench.executor.compare(comparison).result()
+
+
+def _trial(
+    state: TaskState, proposal: Proposal, verdict: Verdict, ruling: Ruling, number: int, commit: str, seconds: float
+) -> Trial:
+    task, timing = state.task, verdict.timing
+    latency = timing.candidate_us if timing is not None else None
+    eager, inductor = verdict.baselines.get("eager"), verdict.baselines.get("inductor")
+    return Trial(
+        experiment=number,
+        tag=task.id.partition("-")[2] or task.id,
+        kernel_type=task.kind,
+        throughput_tflops=_round(task.flops / latency / 1e6) if latency and task.flops else None,
+        latency_us=_round(latency),
+        pct_peak=_round(timing.pct_of_ceiling) if timing is not None else None,
+        speedup_vs_pytorch=_round(eager.speedup) if eager is not None else None,
+        correctness=_WORDS[verdict.verdict],
+        peak_vram_mb=_round(verdict.peak_memory / 2**20) if verdict.peak_memory else None,
+        description=proposal.hypothesis or proposal.schedule or "",
+        task=task.id,
+        decision=ruling.decision,
+        reason=ruling.reason,
+        speedup_vs_incumbent=_round(timing.speedup) if timing is not None else None,
+        ci_low=_round(timing.ci_low) if timing is not None else None,
+        ci_high=_round(timing.ci_high) if timing is not None else None,
+        speedup_vs_compile=_round(inductor.speedup) if inductor is not None else None,
+        commit=commit,
+        proposer=proposal.author,
+        tokens=proposal.tokens,
+        cost_usd=proposal.cost_usd,
+        seconds=round(seconds, 3),
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _in_words(verdict: Verdict) -> str:
+    if verdict.timing is not None:
+        return f"{verdict.timing.speedup:.3g}× the incumbent"
+    return f"{verdict.verdict.value} at {verdict.stage.value}: {verdict.reason.value}"
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")

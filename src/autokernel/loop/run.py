@@ -1,0 +1,177 @@
+"""The loop: pick ▸ propose ▸ judge ▸ decide ▸ record, until the budget, the authors or the user end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from autokernel.errors import AutokernelError, EvaluationsSpent, JudgeUnsound, SandboxDied
+from autokernel.execute import Executor
+from autokernel.loop import Budget, LoopResult, noise, wording
+from autokernel.loop.experiment import Bench, experiment
+from autokernel.loop.folder import RunFolder
+from autokernel.loop.schedule import Pick, pick
+from autokernel.loop.signals import StopFlag, Stopped, caught
+from autokernel.loop.state import TaskState, restore
+from autokernel.propose import Proposer
+from autokernel.records import Decision, Profile, Proposal, Verdict
+from autokernel.task import LoadedTask
+
+MIN_GAIN = 0.005
+EVALUATIONS = 8  # an author may ask for in one proposal
+REPEATS = 3  # proposals in a row that were tried before: the author has nothing new
+TASK_PART = 0.5  # of the budget that one task may take while others wait
+
+
+def run_loop(
+    folder: RunFolder,
+    tasks: Mapping[str, LoadedTask],
+    profile: Profile,
+    proposer: Proposer,
+    executor: Executor,
+    *,
+    budget: Budget,
+    say: Callable[[str], None],
+    stop: StopFlag | None = None,
+) -> LoopResult:
+    """Run experiments on `tasks` (id → task) in a folder open for writing.
+
+    `say` is given one line at a time. A signal (or `stop.stop()` from another thread) gives up the experiment in flight
+    and leaves a resumable run. Raises what makes every verdict worthless (SandboxDied, JudgeUnsound, GitFailed).
+    """
+    stop = stop or StopFlag()
+    session = _Session(
+        bench=Bench(
+            folder=folder,
+            executor=executor,
+            stop=stop,
+            min_gain=noise.min_gain(folder, folder.config.min_gain or MIN_GAIN),
+            author=proposer.name,
+            say=say,
+        ),
+        states={name: restore(folder, loaded, profile) for name, loaded in tasks.items()},
+        proposer=proposer,
+        budget=budget,
+    )
+    with caught(stop):
+        ended = session.run()
+    result = session.result(ended)
+    say(wording.ending(result, folder.path))
+    return result
+
+
+@dataclass
+class _Session:
+    bench: Bench
+    states: dict[str, TaskState]
+    proposer: Proposer
+    budget: Budget
+    started: float = field(default_factory=time.monotonic)
+    experiments: int = 0
+    kept: int = 0
+    last_pick: str | None = None
+
+    def run(self) -> str:
+        """Until something ends it; returns what, as a sentence."""
+        try:
+            while True:
+                with self.bench.stop.interruptible():
+                    picked = self._pick()
+                if picked.task is None:
+                    return picked.reason
+                if self.budget.experiments is not None and self.experiments >= self.budget.experiments:
+                    return f"the budget of {self.budget.experiments} experiments is used"
+                if picked.task != self.last_pick:
+                    self.bench.say(f"  → {picked.reason}")
+                    self.last_pick = picked.task
+                self._step(self.states[picked.task])
+        except Stopped:
+            return f"stopped by {self.bench.stop.reason}"
+
+    def result(self, ended: str) -> LoopResult:
+        winners = tuple(name for name, state in self.states.items() if state.speedup() > 1.0)
+        seconds = time.monotonic() - self.started
+        return LoopResult(self.experiments, self.kept, winners, seconds, ended, self.bench.stop.reason)
+
+    def _remaining(self) -> float:
+        if self.budget.seconds is None:
+            return float("inf")
+        return self.budget.seconds - (time.monotonic() - self.started)
+
+    def _pick(self) -> Pick:
+        several = len(self.states) > 1 and self.budget.seconds is not None
+        allowance = self.budget.seconds * TASK_PART if several and self.budget.seconds else None
+        views = []
+        for state in self.states.values():
+            others = [other for other in self.states.values() if other is not state]
+            views.append(state.view(self._outlook(state), others, allowance))
+        return pick(views, self._remaining())
+
+    def _outlook(self, state: TaskState) -> float | None:
+        if state.exhausted:
+            return None
+        try:
+            return self.proposer.outlook(state.brief())
+        except Exception as error:  # as in _propose
+            state.exhausted = f"{self.proposer.name} failed with {type(error).__name__}: {error}"
+            self.bench.say(f"  {state.task.id}: {state.exhausted}")
+            return None
+
+    def _step(self, state: TaskState) -> None:
+        started = time.monotonic()
+        proposal = self._propose(state, started)
+        if proposal is None:
+            self.bench.say(f"  {state.task.id}: {state.exhausted}" if state.exhausted else f"  {state.task.id}: again")
+            return
+        trial, verdict = experiment(self.bench, state, proposal, started=started)
+        self.proposer.observe(state.task.id, trial)
+        self._count(trial.decision)
+        self.bench.say(wording.progress(trial, verdict, self.states.values()))
+        if noise.due(trial.experiment) and state.incumbent is not None and not self.bench.stop:
+            with self.bench.stop.interruptible():
+                noise.same_against_same(self.bench, state, trial.experiment)
+
+    def _count(self, decision: Decision) -> None:
+        self.experiments += 1
+        self.kept += decision is Decision.kept
+
+    def _propose(self, state: TaskState, started: float) -> Proposal | None:
+        """The author's next candidate. None: it has nothing (`state.exhausted` says why), or only what was tried."""
+        try:
+            with self.bench.stop.interruptible():
+                proposal = self.proposer.propose(state.brief(), self._evaluator(state, started))
+        except (SandboxDied, JudgeUnsound):
+            raise
+        except AutokernelError as error:
+            state.exhausted = f"{self.proposer.name}: {error}"
+            return None
+        except Exception as error:  # an author is a plug-in: its failure costs its task this session, not the run
+            state.exhausted = f"{self.proposer.name} failed with {type(error).__name__}: {error}"
+            return None
+        if proposal is None:
+            state.exhausted = f"{self.proposer.name} has nothing more to try"
+            return None
+        if state.proposed(proposal.source):
+            state.repeats += 1
+            if state.repeats >= REPEATS:
+                state.exhausted = f"{self.proposer.name} only repeats what was tried"
+            return None
+        state.repeats = 0
+        return proposal
+
+    def _evaluator(self, state: TaskState, started: float) -> Callable[[str], Verdict]:
+        used = 0
+
+        def evaluate(source: str) -> Verdict:
+            nonlocal used, started
+            if used >= EVALUATIONS or self._remaining() <= 0:
+                raise EvaluationsSpent(author=self.proposer.name, limit=used)
+            used += 1
+            proposal = Proposal(source=source, language="", author=self.proposer.name, hypothesis="author's evaluation")
+            trial, verdict = experiment(self.bench, state, proposal, started=started, evaluation=True)
+            started = time.monotonic()
+            self._count(trial.decision)
+            return verdict
+
+        return evaluate
