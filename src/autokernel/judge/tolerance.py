@@ -1,0 +1,199 @@
+"""How far a kernel may be off, element by element, and the sentence that tells its author where it is further.
+
+    |got − reference| ≤ 2·E(b) + 8·s + 1 ulp(|reference|) + f
+
+reference   the float64 oracle's value
+E(b)        eager's largest error among references of the same magnitude (bins of a factor 4)
+s           RMS change of this element over four float64 runs with every rounding perturbed (oracle.py); four runs
+            give a few of many elements a small s by chance, so half the RMS of s over E's bin is its lower bound
+ulp         distance between neighbours of the output's dtype at |reference|
+f           what flushing subnormal results to zero may cost: the smallest normal number (float16: the smallest
+            subnormal). GPUs' fast exponentials and some of ATen's own vector code flush.
+
+Besides, the error is pooled: RMS(|err| / tolerance) over all elements of an output stays below a limit, so that a
+kernel that is everywhere slightly off, each element inside its tolerance, is still seen. The limit is 0.5 for many elements and
+widens to 1 for few (0.5 + 1/√n, at most 1), since a scalar output has nothing to average.
+
+NaN and ±Inf must be exactly where eager has them; only where eager overflows and the oracle does not may a kernel
+give the oracle's finite value instead. Outputs without rounding (integers, booleans, data movement) equal eager's bits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from autokernel.judge.oracle import Expected
+from autokernel.records import ErrorFigures, Reason
+
+EAGER_FACTOR, SPREAD_FACTOR = 2.0, 8.0
+POOLED_LIMIT = 0.5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One output against what was expected. `reason` is None when it passes."""
+
+    reason: Reason | None
+    explanation: str
+    max_error: float = 0.0
+    rmse: float = 0.0
+    eager_max: float = 0.0
+    eager_rmse: float = 0.0
+    worst: float = 0.0  # largest |err| / tolerance
+    pooled: float = 0.0
+
+
+def compare(name: str, got: Tensor, expected: Expected) -> Comparison:
+    """Judge one output. `name` is what the explanation calls it."""
+    if expected.exact:
+        return _compare_exact(name, got, expected.eager)
+    eager, reference = expected.eager, expected.reference
+    wide, eager_wide = got.double(), eager.double()
+    special = _special_mismatch(name, wide, eager_wide, reference)
+    if special is not None:
+        return special
+    judged = reference.isfinite() & wide.isfinite()
+    reference = torch.where(judged, reference, 0.0)
+    error = torch.where(judged, (wide - reference).abs(), 0.0)
+    known = judged & eager_wide.isfinite()
+    eager_error = torch.where(known, (eager_wide - reference).abs(), 0.0)
+    allowed = tolerance(reference, eager_error, expected.spread, eager.dtype)
+    share = error / allowed
+    count = max(int(judged.sum()), 1)
+    pooled = math.sqrt(float(share.square().sum()) / count)
+    figures = Comparison(
+        None, "",
+        float(error.max()) if error.numel() else 0.0,
+        math.sqrt(float(error.square().sum()) / count),
+        float(eager_error.max()) if error.numel() else 0.0,
+        math.sqrt(float(eager_error.square().sum()) / count),
+        float(share.max()) if error.numel() else 0.0,
+        pooled,
+    )  # fmt: skip
+    if figures.worst > 1:
+        text = _explain_values(name, got, eager, reference, error, allowed, share, count)
+        return _failed(figures, Reason.wrong_values, text)
+    limit = pooled_limit(count)
+    if pooled > limit:
+        text = (
+            f"{name}: every element is inside its tolerance, but together they are too far off: RMS of |err|/tolerance is "
+            f"{pooled:.3g} over {count} elements, at most {limit:.3g} is rounding; eager's RMS error is "
+            f"{figures.eager_rmse:.3g}, yours {figures.rmse:.3g}"
+        )
+        return _failed(figures, Reason.wrong_values, text)
+    return figures
+
+
+def tolerance(reference: Tensor, eager_error: Tensor, spread: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The allowed |err| of every element: float64, positive everywhere."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(reference.abs())[1]
+    ulp = torch.ldexp(torch.full_like(reference, info.eps), exponent - 1)
+    smallest = info.smallest_normal * info.eps if dtype is torch.float16 else info.smallest_normal
+    allowed = ulp + smallest
+    if not reference.numel():
+        return allowed
+    bins = _bins(reference, exponent)
+    largest = torch.zeros(int(bins.max()) + 1, dtype=torch.float64)
+    largest.scatter_reduce_(0, bins, eager_error.reshape(-1), "amax")
+    allowed = allowed + EAGER_FACTOR * largest[bins].reshape(reference.shape)
+    if spread is None:
+        return allowed
+    squares = torch.zeros_like(largest).scatter_add_(0, bins, spread.square().reshape(-1))
+    usual = (squares / torch.bincount(bins, minlength=len(largest)).clamp(min=1)).sqrt_()
+    return allowed + SPREAD_FACTOR * torch.maximum(spread, 0.5 * usual[bins].reshape(reference.shape))
+
+
+def pooled_limit(count: int) -> float:
+    """Limit of RMS(|err| / tolerance) over `count` elements."""
+    return min(POOLED_LIMIT + 1 / math.sqrt(max(count, 1)), 1.0)
+
+
+def figures(comparisons: list[Comparison]) -> ErrorFigures | None:
+    """The largest figures over all comparisons so far; None before the first."""
+    if not comparisons:
+        return None
+    return ErrorFigures(
+        max=max(one.max_error for one in comparisons),
+        rmse=max(one.rmse for one in comparisons),
+        eager_max=max(one.eager_max for one in comparisons),
+        eager_rmse=max(one.eager_rmse for one in comparisons),
+        tolerance=max(one.worst for one in comparisons),
+    )
+
+
+def _bins(reference: Tensor, exponent: Tensor) -> Tensor:
+    """A bin number, from 0, for every element: two binary exponents wide; zeros have a bin of their own."""
+    bins = torch.div(exponent.reshape(-1), 2, rounding_mode="floor").long()
+    bins = torch.where(reference.reshape(-1) == 0, bins.min() - 1, bins)
+    return bins - bins.min()
+
+
+def _compare_exact(name: str, got: Tensor, eager: Tensor) -> Comparison:
+    different = got != eager
+    if got.is_floating_point():
+        different &= ~(got.isnan() & eager.isnan())
+        different |= (got == 0) & (eager == 0) & (got.signbit() != eager.signbit())
+    if not bool(different.any()):
+        return Comparison(None, "")
+    where = _first(different)
+    text = (
+        f"{name}{list(where)}: got {_show(got[where])}, expected exactly {_show(eager[where])}; "
+        f"{int(different.sum())} of {got.numel()} elements differ (no rounding happens here, so there is no tolerance)"
+    )
+    return Comparison(Reason.wrong_values, text, worst=math.inf)
+
+
+def _special_mismatch(name: str, got: Tensor, eager: Tensor, reference: Tensor) -> Comparison | None:
+    wrong = (
+        (got.isnan() != eager.isnan()) | (got.isinf() != eager.isinf()) | (eager.isinf() & got.isinf() & (got != eager))
+    )
+    wrong &= ~(got.isfinite() & reference.isfinite() & ~eager.isfinite())
+    if not bool(wrong.any()):
+        return None
+    where = _first(wrong)
+    text = (
+        f"{name}{list(where)}: got {_show(got[where])}, expected {_show(eager[where])} as eager has it; NaN or Inf differ in "
+        f"{int(wrong.sum())} of {got.numel()} elements"
+    )
+    return Comparison(Reason.wrong_special_values, text, worst=math.inf)
+
+
+def _explain_values(
+    name: str, got: Tensor, eager: Tensor, reference: Tensor, error: Tensor, allowed: Tensor, share: Tensor, count: int
+) -> str:
+    over = share > 1
+    where = _index(int(share.argmax()), share.shape)
+    return (
+        f"{name}{list(where)}: got {_show(got[where])}, expected {_show(reference[where])} ± {float(allowed[where]):.3g} "
+        f"(off by {float(error[where]):.3g}, {float(share[where]):.3g} × the tolerance; eager gives {_show(eager[where])}); "
+        f"{int(over.sum())} of {count} elements are over, the first at {list(_first(over))}"
+    )
+
+
+def _failed(figures: Comparison, reason: Reason, explanation: str) -> Comparison:
+    return Comparison(
+        reason, explanation, figures.max_error, figures.rmse, figures.eager_max, figures.eager_rmse,
+        figures.worst, figures.pooled,
+    )  # fmt: skip
+
+
+def _first(mask: Tensor) -> tuple[int, ...]:
+    return _index(int(mask.reshape(-1).to(torch.uint8).argmax()), mask.shape)
+
+
+def _index(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    where = []
+    for extent in reversed(shape):
+        flat, here = divmod(flat, extent)
+        where.append(here)
+    return tuple(reversed(where))
+
+
+def _show(value: Tensor) -> str:
+    scalar = value.item()
+    return f"{scalar:.7g}" if isinstance(scalar, float) else str(scalar)
