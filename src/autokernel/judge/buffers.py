@@ -1,0 +1,300 @@
+"""Shared memory between parent and child: the inputs and outputs of one call, with canaries and poison.
+
+One anonymous memory file (memfd) holds one set. Each buffer has canary bytes on both sides and its own storage, so that
+shape, strides, storage offset and misalignment (address modulo 64) are the same in parent and child. Outputs are
+poisoned before a call with one of two byte patterns: an element that still holds the poison under both was not written.
+
+Nothing secret lies in this memory: no expected value and no seed. The child may write all of it, the inputs and the
+canaries included; that is how damage is seen (`inputs_changed`, `canaries_intact`) instead of hidden by a crash.
+
+Not covered: a stray write that lands beyond the canaries (4 KiB) and outside every buffer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from autokernel.records import TensorSpec
+
+CANARY_BYTES = 4096
+_LINE = 64
+_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+# Quiet NaNs with a payload nothing computes, and huge negative numbers; for integers merely unlikely values. Pattern 0
+# and 1 differ in every element, so that a value that happens to equal one can't equal the other.
+_POISON: dict[torch.dtype, tuple[int, int]] = {
+    torch.float64: (0x7FF8A5A5A5A5A5A5, 0xFFE69676969696A7),
+    torch.float32: (0x7FE5A5A5, 0xFE967699),
+    torch.bfloat16: (0x7FE5, 0xFE96),
+    torch.float16: (0x7EA5, 0xFB96),
+}
+_POISON_INTEGER: dict[int, tuple[int, int]] = {
+    1: (0xA5, 0x5A),
+    2: (0xA5A6, 0x5A59),
+    4: (0xA5A6A7A8, 0x5A595857),
+    8: (0xA5A6A7A8A9AAABAC, 0x5A59585756555453),
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies. `base`: first byte of its storage in the file; `offset`, `stride`, `extent` in elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    base: int
+    extent: int  # elements of storage, `offset` included; at least 1
+
+    @property
+    def itemsize(self) -> int:
+        return torch_dtype(self.dtype).itemsize
+
+    @property
+    def bytes(self) -> int:
+        return self.extent * self.itemsize
+
+    def view(self, memory: mmap.mmap) -> Tensor:
+        flat = self.flat(memory)
+        return flat.as_strided(self.shape, self.stride, self.offset)
+
+    def flat(self, memory: mmap.mmap) -> Tensor:
+        """The whole storage as one dimension."""
+        return torch.frombuffer(memory, dtype=torch_dtype(self.dtype), count=self.extent, offset=self.base)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a child needs to map a set; plain numbers."""
+
+    size: int
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Layout:
+        def slots(name: str) -> tuple[Slot, ...]:
+            return tuple(Slot(**{**s, "shape": tuple(s["shape"]), "stride": tuple(s["stride"])}) for s in data[name])
+
+        return cls(data["size"], slots("inputs"), slots("outputs"))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """ "float32" → torch.float32."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name} is no dtype")
+    return found
+
+
+def map_layout(fd: int, layout: Layout) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs and outputs of a set as tensors over the shared memory; pages are faulted in now, not during a timing."""
+    memory = mmap.mmap(fd, layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    return [slot.view(memory) for slot in layout.inputs], [slot.view(memory) for slot in layout.outputs]
+
+
+class BufferSet:
+    """The inputs and outputs of one call in shared memory; made, filled and compared by the parent.
+
+    The source tensors given to `create` and `rewrite` are kept (not copied) to see whether inputs were changed: don't
+    write to them while the set is in use.
+    """
+
+    def __init__(self, layout: Layout, names: Sequence[str]) -> None:
+        self.layout = layout
+        self.names = tuple(names)  # "input 0", ..., then the outputs' own names
+        self.pattern = 0
+        self.fd = os.memfd_create("autokernel-set", os.MFD_CLOEXEC)
+        self._finalizer = weakref.finalize(self, os.close, self.fd)
+        os.ftruncate(self.fd, layout.size)
+        self._memory = mmap.mmap(self.fd, layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self.inputs: list[Tensor] = [slot.view(self._memory) for slot in layout.inputs]
+        self.outputs: list[Tensor] = [slot.view(self._memory) for slot in layout.outputs]
+        self._sources: list[Tensor] = []
+        self._shifts: list[int] = []
+        slots = (*layout.inputs, *layout.outputs)
+        self._guards = [(s.base - CANARY_BYTES, s.base) for s in slots]
+        self._guards += [(s.base + s.bytes, s.base + s.bytes + CANARY_BYTES) for s in slots]
+        self._canary = torch.frombuffer(bytearray(secrets.token_bytes(CANARY_BYTES)), dtype=torch.uint8)
+        for low, high in self._guards:
+            self._bytes[low:high] = self._canary
+
+    @classmethod
+    def create(cls, inputs: Sequence[Tensor], outputs: Sequence[TensorSpec]) -> BufferSet:
+        """A set with a copy of `inputs` (CPU tensors) and outputs poisoned with pattern 0.
+
+        An input keeps dtype, shape, stride, storage offset and its address modulo 64; an output's data begins
+        `offset` elements after a multiple of 64. Raises ValueError for a tensor that is not on the CPU or not strided.
+        """
+        end = 0
+        slots: list[Slot] = []
+        for tensor in inputs:
+            if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+                raise ValueError(f"an input must be a strided CPU tensor, not {tensor.layout} on {tensor.device}")
+            start = (
+                tensor.data_ptr() - tensor.storage_offset() * tensor.itemsize
+            )  # of its storage, as seen by the kernel
+            name = str(tensor.dtype).removeprefix("torch.")
+            slot, end = _place(name, tensor.shape, tensor.stride(), tensor.storage_offset(), start % _LINE, end)
+            slots.append(slot)
+        targets: list[Slot] = []
+        for spec in outputs:
+            slot, end = _place(spec.dtype, spec.shape, spec.stride, spec.offset, 0, end)
+            targets.append(slot)
+        names = [f"input {i}" for i in range(len(inputs))] + [spec.name for spec in outputs]
+        made = cls(Layout(max(end, 1), tuple(slots), tuple(targets)), names)
+        made.rewrite(inputs)
+        made.poison(0)
+        return made
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(slot.bytes for slot in self.layout.inputs)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(slot.bytes for slot in self.layout.outputs)
+
+    def rewrite(self, inputs: Sequence[Tensor]) -> None:
+        """Give the inputs new values; shapes, strides and dtypes must be those of `create`. Raises ValueError."""
+        if len(inputs) != len(self.inputs):
+            raise ValueError(f"{len(inputs)} inputs for a set of {len(self.inputs)}")
+        for view, source in zip(self.inputs, inputs, strict=True):
+            if (view.dtype, view.shape, view.stride()) != (source.dtype, source.shape, source.stride()):
+                raise ValueError(
+                    f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}"
+                )
+        self._sources = [_span(t) for t in inputs]
+        self._shifts = [0] * len(inputs)
+        for index in range(len(inputs)):
+            self._fill(index)
+
+    def roll(self, movable: Sequence[bool], shift: int) -> None:
+        """New values at the price of a copy: the elements of each `movable` input, rotated by `shift` in memory.
+
+        For inputs whose elements are exchangeable (dense activations and weights); indices and masks stay.
+        """
+        for index, may in enumerate(movable):
+            count = self._sources[index].numel()
+            if may and count:
+                self._shifts[index] = shift % count
+                self._fill(index)
+
+    def inputs_changed(self) -> list[int]:
+        """Indices of the inputs whose bytes (gaps between strides included) are not those the parent wrote."""
+        return [i for i in range(len(self.inputs)) if not self._same(i)]
+
+    def poison(self, pattern: int) -> None:
+        """Fill the outputs' storage with pattern 0 or 1."""
+        if pattern not in (0, 1):
+            raise ValueError(f"there are poison patterns 0 and 1, not {pattern}")
+        self.pattern = pattern
+        for slot in self.layout.outputs:
+            integer, value = _poison(slot, pattern)
+            slot.flat(self._memory).view(integer).fill_(value)
+
+    def unwritten(self) -> list[Tensor]:
+        """For each output a bool mask of its shape: True where the element still holds the poison in force, bit for bit.
+
+        One pattern can be met by chance; an element unwritten under both patterns was not written.
+        """
+        masks = []
+        for view, slot in zip(self.outputs, self.layout.outputs, strict=True):
+            integer, value = _poison(slot, self.pattern)
+            if view.dtype.is_complex:
+                masks.append((torch.view_as_real(view).view(integer) == value).all(-1))
+            else:
+                masks.append(view.view(integer) == value)
+        return masks
+
+    def canaries_intact(self) -> list[str]:
+        """Where canaries are damaged ("after out": something wrote past its end); empty when all are intact."""
+        damaged = []
+        for index, (low, high) in enumerate(self._guards):
+            if not torch.equal(self._bytes[low:high], self._canary):
+                side = "before" if index < len(self.names) else "after"
+                damaged.append(f"{side} {self.names[index % len(self.names)]}")
+        for low, high in self._guards:
+            self._bytes[low:high] = self._canary
+        return damaged
+
+    def chunks(self, size: int) -> Tensor:
+        """The outputs' part of the file as rows of `size` bytes (canaries between outputs included)."""
+        if not self.layout.outputs:
+            return self._bytes[:0].view(0, size)
+        first = self.layout.outputs[0].base
+        last = self.layout.outputs[-1].base + self.layout.outputs[-1].bytes + CANARY_BYTES  # at least one row of 4 KiB
+        rows = (last - first) // size
+        return self._bytes[first : first + rows * size].view(rows, size)
+
+    def output_bits(self) -> list[Tensor]:
+        """The outputs' storages as bytes, views: for bitwise comparisons."""
+        return [self._bytes[s.base : s.base + s.bytes] for s in self.layout.outputs]
+
+    def _fill(self, index: int) -> None:
+        target, source, shift = self._flat(index), self._sources[index], self._shifts[index]
+        target[shift:] = source[: source.numel() - shift]
+        target[:shift] = source[source.numel() - shift :]
+
+    def _same(self, index: int) -> bool:
+        target, source, shift = self._flat(index), self._sources[index], self._shifts[index]
+        cut = source.numel() - shift
+        return _bits_equal(target[shift:], source[:cut]) and _bits_equal(target[:shift], source[cut:])
+
+    def _flat(self, index: int) -> Tensor:
+        slot = self.layout.inputs[index]
+        return slot.flat(self._memory)[slot.offset : slot.offset + self._sources[index].numel()]
+
+
+def _place(
+    dtype: str, shape: Sequence[int], stride: Sequence[int], offset: int, phase: int, end: int
+) -> tuple[Slot, int]:
+    """A slot after `end` bytes whose storage begins `phase` bytes after a multiple of 64, and the new end."""
+    shape, stride = tuple(map(int, shape)), tuple(map(int, stride))
+    extent = offset + (_reach(shape, stride) if 0 not in shape else 0)
+    start = -(-(end + CANARY_BYTES) // _LINE) * _LINE + phase
+    slot = Slot(dtype, shape, stride, offset, start, max(extent, 1))
+    return slot, start + slot.bytes + CANARY_BYTES
+
+
+def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
+    return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+
+
+def _span(tensor: Tensor) -> Tensor:
+    """The part of a tensor's storage that its elements lie in, gaps included, as one dimension."""
+    if tensor.numel() == 0:
+        return tensor.new_empty(0)
+    return tensor.detach().as_strided((_reach(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())
+
+
+def _bits_equal(one: Tensor, other: Tensor) -> bool:
+    if one.dtype.is_complex:
+        one, other = torch.view_as_real(one).flatten(), torch.view_as_real(other).flatten()
+    integer = _INTEGER[one.itemsize]
+    return torch.equal(one.view(integer), other.view(integer))
+
+
+def _poison(slot: Slot, pattern: int) -> tuple[torch.dtype, int]:
+    """The integer dtype to view an output as, and the poison in it as a signed value."""
+    dtype = torch_dtype(slot.dtype)
+    dtype = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
+    value = _POISON.get(dtype, _POISON_INTEGER[dtype.itemsize])[pattern]
+    bits = 8 * dtype.itemsize
+    signed = bits > 8 and value >= 1 << (bits - 1)
+    return _INTEGER[dtype.itemsize], value - (1 << bits) if signed else value

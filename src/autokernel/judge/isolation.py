@@ -1,0 +1,154 @@
+"""How a zygote is shut in: bubblewrap where it works, else what plain Linux gives a process without help.
+
+bubblewrap: own user, pid, net, ipc and uts namespaces; a root that holds only the system's libraries, this Python, this
+package and the compiled-kernel cache, all read-only; private /tmp, /dev, /proc. The zygote is process 1 of its pid
+namespace: nothing inside can kill, stop or trace it, and when it dies the kernel kills everything inside.
+
+plain: no new privileges, no capabilities, not dumpable, resource limits, descendants tracked and killed. It does not
+hide files, the network, or other processes of the same user, and a candidate could send signals to those. Use it for
+authors you trust that far.
+
+Not covered by either: a limit on the memory of many processes together (each is limited, and all are the kernel's first
+choice when memory runs out).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+Isolation = Literal["bubblewrap", "plain"]
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+_CONFIGURATION = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+_TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE = 1, 3, 4
+PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int = 0) -> int:
+    """prctl(2); returns its value. Raises OSError."""
+    zero = ctypes.c_ulong(0)
+    result = int(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
+    return result
+
+
+def drop_capabilities() -> None:
+    """Give up every capability for good, the bounding set included. A no-op for a process that has none."""
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            break  # past the last capability, or not permitted, in which case there is none to lose
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()
+    if _libc.capset(header, data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"capset: {os.strerror(number)}")
+
+
+def command(isolation: Isolation, config: dict[str, Any], cpp_cache: Path | None) -> list[str]:
+    """The command line that starts a zygote with `config` (JSON) under `isolation`."""
+    package = Path(__file__).resolve().parents[2]
+    paths = [str(package), *map(str, _site_folders())]
+    start = (
+        f"import sys; sys.path += [p for p in {paths!r} if p not in sys.path]; "
+        "from autokernel.judge.zygote import main; main(sys.argv[1])"
+    )
+    python = [sys.executable, "-I", "-c", start, json.dumps(config)]
+    return [*_bubblewrap(cpp_cache), *python] if isolation == "bubblewrap" else python
+
+
+def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
+    """The whole environment of a zygote: nothing of the user's but the search path of shared libraries."""
+    made = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    if cpp_cache is not None:
+        made["AUTOKERNEL_CPP_CACHE"] = str(cpp_cache.resolve())
+    if libraries := os.environ.get("LD_LIBRARY_PATH"):
+        made["LD_LIBRARY_PATH"] = libraries
+    return made
+
+
+@functools.cache
+def bubblewrap_problem() -> str | None:
+    """None when bubblewrap works here (found out by trying, once a process); else why it doesn't, in its own words."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap (the program bwrap) is not installed"
+    try:
+        done = subprocess.run(
+            [*_bubblewrap(None), sys.executable, "-I", "-S", "-c", "import os; assert os.getpid() == 1"],
+            capture_output=True,
+            timeout=20,
+            env=environment(1, None),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap can't be run: {error}"
+    if done.returncode != 0:
+        return f"bubblewrap fails here: {done.stderr.decode('utf-8', 'replace').strip()[-300:] or 'no message'}"
+    return None
+
+
+def _bubblewrap(cpp_cache: Path | None) -> list[str]:
+    arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    arguments += ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm"]
+    for path in (*_SYSTEM, *_CONFIGURATION, *_TOPOLOGY):
+        arguments += ["--ro-bind-try", path, path]
+    for path in _readable(cpp_cache):
+        arguments += ["--ro-bind", path, path]
+    return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+def _readable(cpp_cache: Path | None) -> list[str]:
+    """Existing paths beside the system's that a child must read, outer ones first."""
+    executable = Path(sys.executable)
+    wanted: list[Path] = [Path(sys.prefix), Path(sys.base_prefix), executable, executable.resolve()]
+    wanted += [Path(__file__).resolve().parents[1], *_site_folders()]
+    wanted += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(":") if p]
+    if cpp_cache is not None:
+        wanted.append(cpp_cache.resolve())
+    return _outermost(p for p in wanted if p.exists())
+
+
+def _outermost(paths: Iterable[Path]) -> list[str]:
+    """The paths without those that lie inside another one, or inside a folder that every sandbox has."""
+    kept: list[Path] = []
+    for path in sorted({Path(os.path.abspath(p)) for p in paths}, key=lambda p: len(p.parts)):
+        inside = any(path.is_relative_to(other) for other in (*kept, *map(Path, _SYSTEM)))
+        if not inside and path != Path("/"):
+            kept.append(path)
+    return [str(p) for p in kept]
+
+
+@functools.cache
+def _site_folders() -> tuple[Path, ...]:
+    """The folders that torch and numpy are imported from; outside this Python's prefix they must be named."""
+    from importlib.util import find_spec
+
+    found = []
+    for name in ("torch", "numpy"):
+        spec = find_spec(name)
+        if spec is not None and spec.origin is not None:
+            found.append(Path(spec.origin).resolve().parents[1])
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,284 @@
+"""The zygote: a process that imports torch, runs no tensor operation, and forks a child when the parent asks.
+
+It is exec'd with a clean environment (never forked from the user's process), so nothing of the user's is in its memory.
+It runs no candidate code itself. A fork before any OpenMP region is safe, and costs milliseconds where importing torch
+costs seconds. It also stops, continues and kills everything that its children started, however they tried to hide.
+
+Under bubblewrap it is process 1 of its pid namespace. In plain isolation two processes watch each other (`_guard`):
+whichever dies, the other kills all descendants and ends; they are subreapers, so orphans come back to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from autokernel.judge import isolation, protocol
+from autokernel.judge.protocol import Ack, Control, ControlRequest
+
+KILL_SECONDS = 20.0
+STOP_SECONDS = 5.0
+
+
+def main(argument: str) -> NoReturn:
+    """Entry of the exec'd process. `argument`: JSON with `fd` (the control socket) and `isolation`."""
+    config = json.loads(argument)
+    control = socket.socket(fileno=config["fd"])
+    plain = config["isolation"] == "plain"
+    watched = _guard(control) if plain else None
+    isolation.prctl(isolation.PR_SET_NO_NEW_PRIVS, 1)
+    if plain:
+        isolation.drop_capabilities()
+    isolation.prctl(isolation.PR_SET_DUMPABLE, 0)
+    import torch  # noqa: F401 (what every child needs, loaded once)
+
+    from autokernel.judge import child  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    Zygote(control, plain, watched).serve()
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, plain: bool, watched: int | None) -> None:
+        self.control, self.plain, self.watched = control, plain, watched
+        self.child: int | None = None
+        self.status = -1  # the child's wait status once it has ended
+        self.wake, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> NoReturn:
+        """Answer the parent until it closes the socket; then kill everything and end."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_writer, warn_on_full_buffer=False)
+        self.control.send(Ack(True, bytes(protocol.NONCE_BYTES)).encode())
+        poller = select.poll()
+        for fd in (self.control.fileno(), self.wake, *([] if self.watched is None else [self.watched])):
+            poller.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poller.poll()}
+            self.reap()
+            if self.watched in ready:
+                break
+            if self.control.fileno() in ready:
+                data, fds, _, _ = socket.recv_fds(self.control, protocol.CONTROL_BYTES + 1, 253)
+                if not data:
+                    break
+                self.answer(ControlRequest.decode(data), fds)
+        self.kill_all()
+        os._exit(0)
+
+    def answer(self, request: ControlRequest, fds: list[int]) -> None:
+        ok = True
+        if request.operation is Control.fork:
+            ok = self.kill_all()
+            _wipe(self.plain)
+            self.fork(fds)
+        elif request.operation is Control.freeze:
+            ok = self.freeze()
+        elif request.operation is Control.thaw:
+            self.thaw()
+        elif request.operation is Control.kill:
+            ok = self.kill_all()
+        for fd in fds:
+            os.close(fd)
+        self.control.send(Ack(ok, request.nonce, self.status, len(self.others())).encode())
+
+    def fork(self, fds: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            _become_child(self, fds)
+        self.child, self.status = pid, -1
+
+    def reap(self) -> None:
+        """Collect the dead, the child's status among them. Drains the wake-up pipe."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wake, 4096):
+                pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.child:
+                self.child, self.status = None, status
+
+    def others(self) -> dict[int, str]:
+        """Process ids of everything the children started and not yet collected, with their states ("R", "T", ...)."""
+        pids = descendants(os.getpid()) if self.plain else [p for p in _numbers("/proc") if p != 1]
+        states = {pid: _state(pid) for pid in pids}
+        return {pid: state for pid, state in states.items() if state is not None}
+
+    def signal_all(self, number: signal.Signals) -> None:
+        if not self.plain:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, number)  # all of this pid namespace but process 1, at one instant
+            return
+        for pid in self.others():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def freeze(self) -> bool:
+        """Stop everything; True once all have stopped (or have ended)."""
+        until = time.monotonic() + STOP_SECONDS
+        while any(state not in "TtZX" for state in self.others().values()):
+            if time.monotonic() > until:
+                return False
+            self.signal_all(signal.SIGSTOP)
+            time.sleep(0.00002)
+        return True
+
+    def thaw(self) -> None:
+        self.signal_all(signal.SIGCONT)
+
+    def kill_all(self) -> bool:
+        """Kill everything; True once nothing is left. Stopping first keeps a fork bomb from outrunning the walk."""
+        until = time.monotonic() + KILL_SECONDS
+        while self.others():
+            if time.monotonic() > until:
+                return False
+            if self.plain:
+                self.signal_all(signal.SIGSTOP)
+            self.signal_all(signal.SIGKILL)
+            self.reap()
+            if self.others():
+                time.sleep(0.0005)
+                self.reap()
+        return True
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids below `root`, by the kernel's own lists of children."""
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        pid = queue.pop()
+        for thread in _numbers(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{thread}/children") as file:
+                    children = [int(word) for word in file.read().split()]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found += children
+            queue += children
+    return found
+
+
+def _become_child(zygote: Zygote, fds: list[int]) -> NoReturn:
+    """In the forked process: let go of all that is the zygote's, then run the child. Never returns."""
+    code = 70
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        zygote.control.close()
+        for fd in (zygote.wake, zygote.wake_writer, *([] if zygote.watched is None else [zygote.watched])):
+            os.close(fd)
+        if zygote.plain:
+            isolation.prctl(isolation.PR_SET_PDEATHSIG, signal.SIGKILL)
+        del zygote
+        from autokernel.judge import child
+
+        child.run(fds)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _guard(control: socket.socket) -> int:
+    """Plain isolation: split into a guard (this process) and the zygote, which returns with an end to watch.
+
+    The guard holds no socket; it ends when the zygote has, after killing whatever is left below it.
+    """
+    isolation.prctl(isolation.PR_SET_CHILD_SUBREAPER, 1)
+    alive, held = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        os.close(held)
+        isolation.prctl(isolation.PR_SET_CHILD_SUBREAPER, 1)  # not inherited
+        return alive  # readable (end of file) once the guard is gone
+    control.close()
+    os.close(alive)
+    isolation.prctl(isolation.PR_SET_DUMPABLE, 0)
+    while os.waitpid(-1, 0)[0] != pid:
+        pass
+    until = time.monotonic() + KILL_SECONDS
+    while (left := descendants(os.getpid())) and time.monotonic() < until:
+        for orphan in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(orphan, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.001)
+    sys.exit(0)
+
+
+def _wipe(plain: bool) -> None:
+    """Remove what an earlier child left for a later one: files in the sandbox's own /tmp and /dev/shm, System V objects.
+
+    In plain isolation those places are the user's, and are left alone.
+    """
+    if plain:
+        return
+    with open("/proc/self/mounts") as file:
+        mounts = {line.split()[1] for line in file}
+    for folder in ("/tmp", "/dev/shm"):
+        _empty(folder, mounts)
+    _wipe_system_v()
+
+
+def _empty(folder: str, mounts: set[str]) -> None:
+    """Remove everything below `folder` but mount points and the folders above them."""
+    os.chmod(folder, 0o700)
+    for entry in os.scandir(folder):
+        if entry.path in mounts:
+            continue
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+            continue
+        _empty(entry.path, mounts)
+        with contextlib.suppress(OSError):  # not empty: it holds a mount point
+            os.rmdir(entry.path)
+
+
+def _wipe_system_v() -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    for kind, remove in (
+        ("shm", lambda i: libc.shmctl(i, 0, None)),
+        ("sem", lambda i: libc.semctl(i, 0, 0, 0)),
+        ("msg", lambda i: libc.msgctl(i, 0, None)),
+    ):
+        try:
+            with open(f"/proc/sysvipc/{kind}") as file:
+                identifiers = [int(line.split()[1]) for line in file.readlines()[1:]]
+        except FileNotFoundError:
+            continue  # a kernel without System V objects
+        for identifier in identifiers:
+            remove(identifier)
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _state(pid: int) -> str | None:
+    """The state letter of a process; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return chr(file.read().rpartition(b")")[2].split()[0][0])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
