@@ -137,6 +137,17 @@ def build_and_run(compiler: str) -> Check:
     return Check("compiler", "ok", f"{version}; OpenMP with {ran.stdout.split()[0]} threads")
 
 
+def check_sandbox() -> Check:
+    """The same probe that judging uses: bubblewrap is really started, with the flags of a judged child."""
+    from autokernel.judge.isolation import bubblewrap_problem
+
+    problem = bubblewrap_problem()
+    if problem is None:
+        return Check("sandbox", "ok", "bubblewrap works: kernels are judged without network and files of yours")
+    remedy = "Install it (`apt-get install bubblewrap`)" if shutil.which("bwrap") is None else "Allow user namespaces"
+    return Check("sandbox", "warn", problem, f"{remedy}; until then kernels are judged in plain child processes.")
+
+
 def check_git() -> Check:
     """A run keeps its history through pygit2; the `git` command is only for looking at it."""
     import pygit2
@@ -263,6 +274,7 @@ _CHECKS: tuple[tuple[str, Callable[[], Check]], ...] = (
     ("python", check_python),
     ("torch", check_torch),
     ("compiler", check_compiler),
+    ("sandbox", check_sandbox),
     ("git", check_git),
     ("cpu", check_cpu),
     ("load", check_load),

@@ -112,21 +112,7 @@ def test_a_stopped_run_says_how_to_go_on(view):
 
 def test_an_empty_run_has_a_summary():
     shown = text(report.summary(report.RunView()))
-    assert "0 experiments on 0 tasks" in shown and "nothing kept yet" in shown
-
-
-def test_a_progress_line_carries_the_ratio_the_best_so_far_and_the_time_left(view, make_trial):
-    trial = make_trial(71, "01-add-rms-norm", 1.25, kept=True)
-    line = report.progress_line(dataclasses.replace(view, trials=(*view.trials, trial)), trial, 65.0)
-    assert line.startswith("#71")
-    assert "kept 1.25× [1.23, 1.27]" in " ".join(line.split())
-    assert "best so far: model ≈" in line and "1m05s left" in line and "rows=4" in line
-
-
-def test_a_progress_line_of_a_wrong_kernel_gives_the_reason(view, make_trial):
-    trial = make_trial(1, "01-add-rms-norm", correctness="FAIL", reason="wrong_values")
-    line = report.progress_line(report.RunView(trials=(trial,)), trial)
-    assert "wrong_values" in line and "best so far: nothing kept yet" in line
+    assert "0 experiments on 0 tasks" in shown and "nothing that beats PyTorch yet" in shown
 
 
 def test_the_report_imports_neither_torch_nor_numpy():

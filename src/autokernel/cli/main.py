@@ -137,8 +137,10 @@ def bench(
     """Judge one kernel file: right or not, and how fast. Status 0 only when it is accepted."""
     with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
         from autokernel.judge.bench import run_bench
+        from autokernel.report import judged
 
         verdict = run_bench(reference, kernel, isolation=isolation.value, threads=threads, say=screen.say)
+        screen.show(judged(verdict))
         screen.write_json(verdict.dump())
         raise typer.Exit(0 if verdict.verdict == "accepted" else 1)
 
@@ -148,24 +150,32 @@ def submit(
     run: o.Run,
     task: o.TaskName,
     kernel: o.Kernel,
+    as_json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
     """Judge your kernel as an experiment of a run: commit it, keep it or revert it. Status 0 only when it is kept."""
-    with Screen(quiet=quiet, verbose=verbose) as screen:
+    with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
         from autokernel.loop.submit import submit as hand_in
+        from autokernel.report import judged
 
-        trial = hand_in(run, task, kernel, say=screen.say)
+        trial, verdict = hand_in(run, task, kernel, say=screen.say)
+        screen.show(judged(verdict, trial))
+        screen.write_json(verdict.dump())
         raise typer.Exit(0 if trial.decision == "kept" else 1)
 
 
 @app.command()
-def show(run: o.Run, number: o.Number, verbose: o.Verbose = False) -> None:
+def show(run: o.Run, number: o.Number, as_json: o.Json = False, verbose: o.Verbose = False) -> None:
     """Show one experiment: what it changed, and its verdict."""
-    with Screen(verbose=verbose) as screen:
-        from autokernel.loop.show import show as describe
+    with Screen(as_json=as_json, verbose=verbose) as screen:
+        from autokernel.loop.show import show as look_up
+        from autokernel.report import judged
 
-        screen.write(describe(run, number))
+        found = look_up(run, number)
+        screen.show_diff(found.diff)
+        screen.show(judged(found.verdict, found.trial))
+        screen.write_json(found.verdict.dump())
 
 
 @app.command()

@@ -44,6 +44,17 @@ class Screen:
         if not self._as_json:
             self._out.print(*what, highlight=False, sep="\n")
 
+    def show_diff(self, diff: str) -> None:
+        """A unified diff: coloured on a terminal, else as it is."""
+        if self._as_json:
+            return
+        if self._out.is_terminal:
+            from rich.syntax import Syntax
+
+            self._out.print(Syntax(diff, "diff", background_color="default", word_wrap=True))
+        else:
+            self.write(diff)
+
     def write(self, text: str) -> None:
         """Text as it is, for other programs to read: a diff, a path, JSON."""
         sys.stdout.write(text if text.endswith("\n") else text + "\n")

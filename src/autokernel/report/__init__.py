@@ -8,7 +8,7 @@ what there is so far.
     where.py      profile_table(profile): where the time goes
     overview.py   summary(view): what was tried, what was kept, end to end, the result
     facts.py      run_facts(view): the same as data
-    live.py       progress_line(view, trial): one experiment in one line, with "best so far"
+    judging.py    judged(verdict): one verdict
     progress.py   progress_png(view, path)
     usefile.py    use_text(path, config): the text of use.py
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from autokernel.records import Profile, RunConfig, Trial
+    from autokernel.records import Profile, RunConfig, Trial, Verdict
 
-__all__ = ["RunView", "profile_table", "progress_line", "progress_png", "run_facts", "summary", "use_text"]
+__all__ = ["RunView", "judged", "profile_table", "progress_png", "run_facts", "summary", "use_text"]
 
 
 def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
@@ -50,11 +50,11 @@ def run_facts(view: RunView) -> dict[str, Any]:
     return build(view)
 
 
-def progress_line(view: RunView, trial: Trial, seconds_left: float | None = None) -> str:
-    """One experiment in one line of plain text. `view.trials` includes `trial`."""
-    from autokernel.report.live import progress_line as build
+def judged(verdict: Verdict, trial: Trial | None = None) -> RenderableType:
+    """A verdict as something `rich` prints; with its line of the journal, also what the loop decided."""
+    from autokernel.report.judging import judged as build
 
-    return build(view, trial, seconds_left)
+    return build(verdict, trial)
 
 
 def progress_png(view: RunView, path: Path) -> None:

@@ -11,9 +11,8 @@ from rich.text import Text
 
 from autokernel.records import BaselineRow, Proof, WinnerRow
 from autokernel.report import units
-from autokernel.report.live import best_so_far
 from autokernel.report.usefile import use_lines
-from autokernel.report.view import RunView, Standing, standings
+from autokernel.report.view import RunView, Standing, model_gain, standings
 from autokernel.report.where import profile_table, short, table
 
 _RESULT_STYLE = {"gain": "bold green", "no gain": "bold yellow", "failed": "bold red"}
@@ -141,8 +140,17 @@ def _result(view: RunView, proof: Proof) -> Iterable[RenderableType]:
 
 
 def _unfinished(view: RunView) -> Iterable[RenderableType]:
-    yield Text(best_so_far(view)[0].upper() + best_so_far(view)[1:], style="bold")
+    yield Text(_best_so_far(view), style="bold")
     if view.owner:
         yield Text(f"The run goes on ({view.owner}); nothing is verified yet.")
     elif view.path:
         yield Text(f"Not finished and not verified. Go on with: autokernel resume {view.path}")
+
+
+def _best_so_far(view: RunView) -> str:
+    gains = {line.task: line.gain.speedup for line in standings(view) if line.gain and line.gain.speedup > 1}
+    if not gains:
+        return "Best so far: nothing that beats PyTorch yet"
+    estimate = model_gain(view.profile, gains)
+    model = f", worth {units.times(estimate)} for the model by estimate" if estimate else ""
+    return f"Best so far: {units.count(len(gains), 'kernel')} ahead of PyTorch{model}"

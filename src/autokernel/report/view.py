@@ -115,12 +115,13 @@ def standings(view: RunView) -> tuple[Standing, ...]:
 def model_gain(profile: Profile | None, gains: dict[str, float]) -> float | None:
     """Estimated speedup of the whole model when each task's share of the time shrinks by its gain (Amdahl's law).
 
-    None without a profile, or when the profile does not name the tasks yet.
+    A kernel behind its first incumbent is not installed and costs nothing. None without a profile, or when the profile
+    does not name the tasks yet.
     """
     if profile is None or not any(row.task for row in profile.regions):
         return None
     left = 1.0
     for row in profile.regions:
         if row.task in gains:
-            left -= row.share * (1 - 1 / gains[row.task])
+            left -= row.share * (1 - 1 / max(1.0, gains[row.task]))
     return 1 / max(left, 1e-9)

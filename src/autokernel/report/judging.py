@@ -1,0 +1,91 @@
+"""One verdict in words: what was judged, stage by stage, how wrong it was, how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from autokernel.records import ErrorFigures, Outcome, Timing, Trial, Verdict
+from autokernel.report import units
+
+_STYLE = {Outcome.accepted: "bold green", Outcome.rejected: "bold red", Outcome.suspect: "bold yellow"}
+_MARK = {"passed": ("passed", "green"), "failed": ("failed", "red"), "skipped": ("skipped", "dim")}
+
+
+def judged(verdict: Verdict, trial: Trial | None = None) -> RenderableType:
+    parts: list[RenderableType] = []
+    if trial:
+        parts.append(_decided(trial))
+    if verdict.stages:
+        parts.append(_stages(verdict))
+    parts += [Text(line) for line in _figures(verdict)]
+    parts += [Text(f"warning: {line}", style="yellow") for line in verdict.warnings]
+    parts.append(_outcome(verdict))
+    return Group(*parts)
+
+
+def _decided(trial: Trial) -> Text:
+    return Text.assemble(
+        (f"Experiment {trial.experiment}", "bold"),
+        f" on {trial.task}, by {trial.proposer}: ",
+        (trial.decision.value, "green" if trial.decision.value == "kept" else "default"),
+        f" ({trial.reason})\n",
+        f"{trial.description}\n" if trial.description else "",
+        f"commit {trial.commit[:12]}, {trial.finished_at}\n",
+    )
+
+
+def _outcome(verdict: Verdict) -> Text:
+    text = Text(verdict.verdict.value.upper(), style=_STYLE.get(verdict.verdict, "bold red"))
+    if verdict.verdict is not Outcome.accepted:
+        text.append(f" at {verdict.stage.value}: {verdict.reason.value}", style="bold")
+    text.append(f"  ({verdict.device}, {verdict.isolation}, {verdict.seconds:.1f} s)", style="default not bold")
+    if verdict.explanation:
+        text.append(f"\n{verdict.explanation}", style="default not bold")
+    return text
+
+
+def _stages(verdict: Verdict) -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column()
+    made.add_column()
+    made.add_column(justify="right")
+    made.add_column()
+    for stage in verdict.stages:
+        word, style = _MARK[stage.status]
+        made.add_row(stage.name.value, Text(word, style=style), f"{stage.seconds:.1f} s", Text(stage.detail))
+    return made
+
+
+def _figures(verdict: Verdict) -> Iterable[str]:
+    if verdict.error:
+        yield _error(verdict.error)
+    if verdict.timing:
+        yield _time(verdict.timing)
+    for name, timing in verdict.baselines.items():
+        known = {"eager": "eager", "inductor": "torch.compile"}[name]
+        yield f"against {known}: {units.times(timing.speedup)} {units.interval(timing.ci_low, timing.ci_high)}"
+
+
+def _error(error: ErrorFigures) -> str:
+    return (
+        f"error: largest {error.max:.2e} against float64, eager's own {error.eager_max:.2e}; "
+        f"at worst {units.percent(error.tolerance)} of what is allowed"
+    )
+
+
+def _time(timing: Timing) -> str:
+    words = [
+        f"time: {units.duration_us(timing.candidate_us)} against {units.duration_us(timing.incumbent_us)}, "
+        f"{units.times(timing.speedup)} {units.interval(timing.ci_low, timing.ci_high)} "
+        f"({timing.confidence:.3g} interval, {units.count(timing.pairs, 'pair')}"
+        f"{', confirmed' if timing.confirmed else ''})"
+    ]
+    if timing.floor_us is not None:
+        words.append(f"floor {units.duration_us(timing.floor_us)}")
+    if timing.pct_of_ceiling is not None:
+        words.append(f"{timing.pct_of_ceiling:.0f} % of the ceiling")
+    return "; ".join(words)
