@@ -6,14 +6,14 @@ sharing one set of weights (eager, compiled, installed) can be compared in any o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from autokernel.profile.state import clone, keeping_buffers, named_buffers, same
 from autokernel.workload import Case
 
 Observed = dict[str, Tensor]
@@ -36,38 +36,6 @@ def observe(call: Callable[..., Any], model: Any, case: Case) -> Observed:
             if not same(buffer, buffers[name])
         }
     return {name: value.detach().clone() for name, value in {**seen, **changed, **moved}.items()}
-
-
-def clone(tree: Any) -> Any:
-    """A deep copy of the tensors in a tree, keeping strides; other leaves are shared."""
-    return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, tree)
-
-
-def named_buffers(model: Any) -> list[tuple[str, Tensor]]:
-    return list(model.named_buffers()) if isinstance(model, nn.Module) else []
-
-
-@contextmanager
-def keeping_buffers(model: Any) -> Iterator[dict[str, Tensor]]:
-    """Buffers as they were, before and after; yields their first values."""
-    first = {name: buffer.detach().clone() for name, buffer in named_buffers(model)}
-    try:
-        yield first
-    finally:
-        with torch.no_grad():
-            for name, buffer in named_buffers(model):
-                if name in first and not same(buffer, first[name]):
-                    buffer.copy_(first[name])
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    """Bitwise the same values, NaN equal to NaN."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    equal = one == other
-    if one.is_floating_point() or one.is_complex():
-        equal |= (one != one) & (other != other)
-    return bool(equal.all())
 
 
 def _named(name: str, tree: Any) -> Observed:

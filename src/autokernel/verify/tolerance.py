@@ -1,20 +1,19 @@
-"""Whole-model tolerance, per element: |err| ≤ 2·E(b) + 8·s + 1 ulp(|ref|); see verify/outputs.py for the words.
+"""The judge's tolerance on the outputs of a whole model; see verify/outputs.py for it in words.
 
-The judge's rule for one region, with two differences a whole model needs: E(b) is pooled over every honest run (eager
-and the compiled baselines, which differ from each other by more than a region's kernels do), and a bin holding few
-elements borrows from its neighbours, since a largest error of three samples says little.
+One difference that a whole model needs: E(b) is pooled over every honest run, eager and the compiled baselines, which
+differ from each other by more than the kernels of one region do.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_BIN_MINIMUM = 64  # elements; a smaller bin takes the largest error of its neighbours too
+from autokernel.judge.tolerance import tolerance
+
 _WRONG = 1e9  # stands for "infinitely over" where a JSON file must hold a number
 
 # where no float64 reference exists: (relative, relative to the output's RMS)
@@ -42,10 +41,7 @@ def compare(ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor, sprea
     exact = reference[usable]
     error = (ours[usable].double() - exact).abs()
     errors = [(value[usable].double() - exact).abs().nan_to_num(0, 0, 0) for value in honest.values()]
-    bins = _bins(exact)
-    allowed = 2 * _bin_errors(bins, torch.stack(errors).amax(0)) + _ulp(exact, ours.dtype)
-    if spread is not None:
-        allowed = allowed + 8 * spread[usable]
+    allowed = tolerance(exact, torch.stack(errors).amax(0), spread[usable] if spread is not None else None, ours.dtype)
     eager_error = (eager[usable].double() - exact).abs()
     return Comparison(float(error.max()), float(eager_error.max()), float((error / allowed).max()))
 
@@ -62,7 +58,7 @@ def compare_to_eager(ours: Tensor, eager: Tensor) -> Comparison:
     base = eager[usable].double()
     error = (ours[usable].double() - base).abs()
     relative = _AGAINST_EAGER.get(eager.dtype, 4e-2)
-    allowed = relative * (base.square().mean().sqrt() + base.abs()) + _ulp(base, eager.dtype)
+    allowed = relative * (base.square().mean().sqrt() + base.abs()) + torch.finfo(eager.dtype).tiny
     return Comparison(float(error.max()), 0.0, float((error / allowed).max()))
 
 
@@ -78,25 +74,3 @@ def _alike(ours: Tensor, eager: Tensor) -> bool:
     if not bool((special == ~torch.isfinite(ours)).all()):
         return False
     return bool(torch.equal(ours[special].nan_to_num(0, 1, -1), eager[special].nan_to_num(0, 1, -1)))
-
-
-def _bins(reference: Tensor) -> Tensor:
-    """Which 4× range of magnitudes each element lies in, counted from zero."""
-    exponents = (reference.abs().clamp(min=1e-300).log2() / 2).floor().long()
-    return exponents - exponents.min()
-
-
-def _bin_errors(bins: Tensor, errors: Tensor) -> Tensor:
-    """Per element, the largest error of its bin (and of its neighbours' where the bin is thin)."""
-    count = int(bins.max()) + 1
-    size = torch.zeros(count, dtype=torch.long).scatter_add_(0, bins, torch.ones_like(bins))
-    largest = torch.zeros(count, dtype=torch.float64).scatter_reduce_(0, bins, errors, "amax")
-    around = torch.nn.functional.max_pool1d(largest.view(1, 1, -1), 3, stride=1, padding=1).view(-1)
-    return torch.where(size < _BIN_MINIMUM, around, largest)[bins]
-
-
-def _ulp(reference: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance between neighbouring numbers of `dtype` at each magnitude."""
-    info = torch.finfo(dtype)
-    exponent = reference.abs().clamp(min=info.tiny).log2().floor()
-    return torch.exp2(exponent) * 2.0 ** round(math.log2(info.eps))
