@@ -13,6 +13,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from pathlib import Path
 
 from autokernel.errors import RunLocked
@@ -28,7 +29,7 @@ class RunLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            owner = describe(os.pread(self._descriptor, 4096, 0))
+            owner = describe(_content(self._descriptor))
             os.close(self._descriptor)
             raise RunLocked(path=run, owner=owner) from error
         os.ftruncate(self._descriptor, 0)
@@ -39,6 +40,15 @@ class RunLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _content(descriptor: int) -> bytes:
+    """The owner writes its name just after it has the lock: wait a moment for that."""
+    for _ in range(20):
+        if content := os.pread(descriptor, 4096, 0):
+            return content
+        time.sleep(0.02)
+    return b""
 
 
 def describe(content: bytes) -> str:
