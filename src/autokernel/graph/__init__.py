@@ -15,7 +15,7 @@ Dynamo hands it with the same function, so that a kernel matches by fingerprint 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import fx
@@ -47,11 +47,18 @@ class Region:
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """One graph that Dynamo produced: the functional ATen module and its regions, in topological order."""
+    """One graph that Dynamo produced: the functional ATen module and its regions, in topological order.
+
+    `module(*inputs)` runs it: `inputs` are the real flat inputs of its first call (parameters and buffers included),
+    copied where the graph mutates them. Placeholders carry `meta["role"]` and `meta["path"]`. `calls`: how often the
+    model runs this graph in one call (after a graph break the layers of a model may share one).
+    """
 
     index: int
     module: fx.GraphModule
     regions: tuple[Region, ...]
+    inputs: tuple[Any, ...] = ()
+    calls: int = 1
 
 
 @dataclass(frozen=True)

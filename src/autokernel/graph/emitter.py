@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,14 +13,14 @@ from torch.fx.node import map_arg
 aten = torch.ops.aten
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: Any, number: Callable[[fx.Node], Any] = lambda node: node) -> Any:
     """A hashable stand-in for an argument; the type is part of it (1, 1.0 and True are different constants)."""
     if isinstance(value, fx.Node):
-        return ("node", value)
+        return ("node", number(value))
     if isinstance(value, (list, tuple)):
-        return tuple(frozen(item) for item in value)
+        return tuple(frozen(item, number) for item in value)
     if isinstance(value, dict):
-        return tuple(sorted((key, frozen(item)) for key, item in value.items()))
+        return tuple((key, frozen(value[key], number)) for key in sorted(value))
     return (type(value).__name__, repr(value))
 
 

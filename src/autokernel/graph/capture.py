@@ -1,0 +1,239 @@
+"""From a model to functional ATen graphs: the one file that uses torch's private tracing interfaces.
+
+Route: a `torch.compile` backend; `aot_export_module` before dispatch, on the fake tensors of Dynamo's tracing context,
+which keeps linear, attention, SiLU and norms whole and makes in-place operators functional. Mutated inputs come back as
+`copy_` at the end of the graph. What `aot_export_module` refuses (a train-mode batch norm) is traced with `make_fx`.
+
+Rejected: tracing with real tensors (bakes shapes in, and runs a training step twice); plain `make_fx` first (drops
+stack traces). Not covered: graphs with symbolic sizes, and tensors baked in as constants; they run as the user wrote
+them and are named as skipped. Every captured graph is compared with Dynamo's own on the real inputs before it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch.aot_autograd import aot_export_module
+from torch._guards import TracingContext
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import preserve_node_meta
+
+from autokernel.errors import AutokernelError, CaptureFailed
+from autokernel.graph import Capture, CapturedGraph, Skipped
+from autokernel.graph.emitter import same_layout
+from autokernel.graph.facts import facts_of
+from autokernel.graph.naming import name_placeholders
+from autokernel.graph.partition import partition
+from autokernel.graph.simplify import fold_constants
+
+aten = torch.ops.aten
+Handle = Callable[[CapturedGraph, Sequence[Any]], "fx.GraphModule | None"]
+Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def capture(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Capture:
+    """Run `model(*args, **kwargs)` once through Dynamo and return its graphs, cut into regions.
+
+    Gradients are off. What could not be captured is in `skipped`, with the reason; the model's own exceptions pass
+    through. Raises CaptureFailed when not one graph came out of it.
+    """
+    graphs: list[CapturedGraph] = []
+    skipped: list[Skipped] = []
+    calls: list[int] = []
+
+    def keep(graph: CapturedGraph, inputs: Sequence[Any]) -> None:
+        graphs.append(graph)
+        calls.append(0)
+
+    def count(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        position = len(calls) - 1
+
+        def run(*values: Any) -> Any:
+            if position >= 0:
+                calls[position] += 1
+            return gm(*values)
+
+        return run
+
+    torch._dynamo.reset()
+    backend = make_backend(keep, count, skipped=skipped)
+    try:
+        with torch.no_grad():
+            torch.compile(model, backend=backend, dynamic=False)(*args, **(kwargs or {}))
+    finally:
+        torch._dynamo.reset()
+    if not graphs:
+        reason = skipped[0].reason if skipped else "the model runs no tensor operation that Dynamo can trace"
+        raise CaptureFailed(target=getattr(type(model), "__name__", "the model"), detail=reason)
+    counted = [dataclasses.replace(graph, calls=max(n, 1)) for graph, n in zip(graphs, calls, strict=True)]
+    return Capture(graphs=tuple(counted), skipped=tuple(skipped))
+
+
+def make_backend(
+    handle: Handle, compile: Compile | None = None, *, skipped: list[Skipped] | None = None, check: bool = True
+) -> Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """A `torch.compile` backend on the same route as `capture`.
+
+    `handle(captured, example_inputs)` may return a rewritten graph (None: Dynamo's own graph is used), which
+    `compile(gm, example_inputs)` turns into a callable (None: it runs as it is). A graph that can't be captured, or
+    that computes something else than Dynamo's on the example inputs (`check`), is appended to `skipped` and compiled
+    as it came.
+    """
+    seen = 0
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        nonlocal seen
+        index, seen = seen, seen + 1
+        chosen = gm
+        try:
+            captured = _captured(gm, example_inputs, index, check)
+        except Exception as error:  # whatever tracing raises: the graph still runs, and the report names it
+            if skipped is not None:
+                reason = str(error) if isinstance(error, AutokernelError) else f"{type(error).__name__}: {error}"
+                skipped.append(Skipped(what=f"graph {index}", reason=reason.split("\n")[0]))
+        else:
+            chosen = handle(captured, example_inputs) or gm
+        return compile(chosen, example_inputs) if compile is not None else chosen
+
+    return backend
+
+
+def _captured(gm: fx.GraphModule, inputs: Sequence[Any], index: int, check: bool) -> CapturedGraph:
+    module = to_aten(gm, inputs)
+    kept = tuple(inputs)
+    if any(node.target is aten.copy_.default for node in module.graph.nodes):
+        kept = tuple(value.clone() if isinstance(value, Tensor) else value for value in inputs)
+    if check:
+        _check(gm, module, inputs, f"graph {index}")
+    return CapturedGraph(index=index, module=module, regions=partition(module, index), inputs=kept)
+
+
+def to_aten(gm: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
+    """Dynamo's graph as functional ATen: composites whole, `meta["val"]` and stack traces kept, placeholders named.
+
+    Placeholders carry `meta["role"]` (records.Role) and `meta["path"]` ("blocks.0.norm.weight", or the argument).
+    Raises CaptureFailed; else whatever tracing raises.
+    """
+    if not all(isinstance(value, Tensor) for value in inputs):
+        raise CaptureFailed(target="the graph", detail="its inputs have symbolic sizes (dynamic shapes)")
+    context = TracingContext.try_get()
+    mode = context.fake_mode if context is not None and context.fake_mode is not None else None
+    if mode is None:
+        mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=False)
+    fakes = [mode.from_tensor(value, static_shapes=True) for value in inputs]
+    try:
+        module = _exported(gm, fakes)
+    except Exception:
+        # the second route is asked only because the first one refused; its own failure is the one reported
+        module = _traced(gm, fakes, mode)
+    if any(isinstance(size, torch.SymInt) for node in module.graph.nodes for size in _sizes(node)):
+        raise CaptureFailed(target="the graph", detail="it has symbolic sizes (dynamic shapes)")
+    _clean(module)
+    name_placeholders(gm, module, inputs)
+    module.recompile()
+    return module
+
+
+def _exported(gm: fx.GraphModule, fakes: Sequence[Any]) -> fx.GraphModule:
+    with preserve_node_meta(), torch.no_grad():
+        module, signature = aot_export_module(gm, tuple(fakes), trace_joint=False, pre_dispatch=True)
+    if signature.parameters or signature.buffers:
+        raise CaptureFailed(target="the graph", detail="it holds parameters that are not its inputs")
+    assert isinstance(module, fx.GraphModule)
+    graph = module.graph
+    output = graph.output_node()
+    values = list(output.args[0])  # type: ignore[arg-type]
+    targets = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
+    placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    with graph.inserting_before(output):
+        for value in values[: len(targets)]:
+            destination = placeholders[targets[value.name]]
+            copy = graph.call_function(aten.copy_.default, (destination, value))
+            copy.meta["val"] = destination.meta["val"]
+    output.args = (tuple(values[len(targets) :]),)
+    return module
+
+
+def _traced(gm: fx.GraphModule, fakes: Sequence[Any], mode: Any) -> fx.GraphModule:
+    def run(*values: Any) -> Any:
+        return fx.Interpreter(gm).run(*values)
+
+    functional = torch.func.functionalize(run, remove="mutations")
+    with preserve_node_meta(), mode, torch.no_grad():
+        return make_fx(functional, tracing_mode="fake")(*fakes)
+
+
+def _sizes(node: fx.Node) -> Sequence[Any]:
+    val = node.meta.get("val")
+    return val.shape if isinstance(val, Tensor) else [val] if isinstance(val, torch.SymInt) else []
+
+
+def _clean(module: fx.GraphModule) -> None:
+    """Drop assertions, operators that do nothing on these inputs, and dead nodes; refuse baked-in tensors."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.target is aten._assert_tensor_metadata.default:
+            graph.erase_node(node)
+    fold_constants(module, "the graph")
+    for node in list(graph.nodes):
+        if node.target is operator.getitem and "val" not in node.meta:
+            source, index = node.args
+            node.meta["val"] = source.meta["val"][index]
+        if node.target is aten.type_as.default:
+            _as_cast(node)
+        if node.op == "call_function" and _does_nothing(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _as_cast(node: fx.Node) -> None:
+    """`x.type_as(y)` reads y's dtype only: as a cast it does not make y an input."""
+    node.target = aten.to.dtype
+    node.args = (node.args[0], node.meta["val"].dtype)
+
+
+def _does_nothing(node: fx.Node) -> bool:
+    source, out = node.args[0] if node.args else None, node.meta.get("val")
+    if not isinstance(source, fx.Node) or not isinstance(out, Tensor):
+        return False
+    given = source.meta.get("val")
+    same = isinstance(given, Tensor) and given.dtype == out.dtype and same_layout(given, out)
+    return same and facts_of(node).kind == "view"
+
+
+def _check(gm: fx.GraphModule, module: fx.GraphModule, inputs: Sequence[Any], what: str) -> None:
+    """Both graphs on copies of the real inputs: same outputs, same mutated inputs. Raises CaptureFailed on a difference.
+
+    A graph that draws random numbers is not compared.
+    """
+    if any(_random(node) for node in module.graph.nodes):
+        return
+    mutating = any(node.target is aten.copy_.default for node in module.graph.nodes)
+
+    def run(which: fx.GraphModule) -> list[Any]:
+        values = [value.detach().clone() if mutating else value for value in inputs]
+        with torch.no_grad():
+            out = which(*values)
+        outputs = list(out) if isinstance(out, (tuple, list)) else [out]
+        return outputs + (values if mutating else [])
+
+    for position, (ours, theirs) in enumerate(zip(run(module), run(gm), strict=True)):
+        if not isinstance(theirs, Tensor):
+            continue
+        rtol, atol = (1e-4, 1e-5) if theirs.dtype in (torch.float32, torch.float64) else (2e-2, 2e-2)
+        try:
+            torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+        except AssertionError as error:
+            detail = f"output {position} of the captured graph differs from the model's: {str(error).splitlines()[0]}"
+            raise CaptureFailed(target=what, detail=detail) from error
+
+
+def _random(node: fx.Node) -> bool:
+    tags = node.target.tags if isinstance(node.target, torch._ops.OpOverload) else ()
+    return torch.Tag.nondeterministic_seeded in tags
