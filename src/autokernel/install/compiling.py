@@ -24,9 +24,12 @@ _TORCH_MODE = {"default": None, "max-autotune": "max-autotune-no-cudagraphs"}
 
 def compile_alone(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`torch.compile(model, **options)` whose compiled code is shared with no other call."""
-    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
-        return torch.compile(model, isolate_recompiles=True, **options)
-    return torch.compile(_fresh(model), **options)
+    compiler: Callable[..., Any] = torch.compile
+    if "isolate_recompiles" in inspect.signature(compiler).parameters:
+        compiled: Callable[..., Any] = compiler(model, isolate_recompiles=True, **options)
+    else:
+        compiled = compiler(_fresh(model), **options)
+    return compiled
 
 
 def baseline(model: Callable[..., Any], mode: Mode) -> Callable[..., Any]:

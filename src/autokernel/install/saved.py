@@ -1,0 +1,80 @@
+"""RUN/winners.json: the kernels that verification left in the model, each with its source as it was verified.
+
+The file, not the task folders, is what a model is given: a resumed run may go on improving kernel.py, and what it finds
+there has not been proved in the model yet.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from autokernel.errors import NotARun
+from autokernel.install import Winner
+from autokernel.install.backend import Installed, install
+from autokernel.install.compiling import Mode
+from autokernel.records import KeptKernel, KeptKernels
+
+FILE = "winners.json"
+
+
+def save_winners(run: Path, winners: Sequence[Winner], compiled_as: Mode, device_class: str = "cpu") -> Path:
+    """Write RUN/winners.json (whole or not at all); returns its path."""
+    document = KeptKernels(
+        compiled_as=compiled_as,
+        torch=torch.__version__,
+        device_class=device_class,
+        kernels=tuple(
+            KeptKernel(task=winner.task, source=winner.source, speedup_alone=winner.speedup_alone) for winner in winners
+        ),
+        finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    path = run / FILE
+    with tempfile.NamedTemporaryFile("w", dir=run, prefix=f".{FILE}", delete=False, encoding="utf-8") as file:
+        file.write(document.dump())
+        file.flush()
+        os.fsync(file.fileno())
+    Path(file.name).replace(path)
+    return path
+
+
+def load_saved(run: Path) -> KeptKernels:
+    """Raises NotARun when the run has no winners.json yet, BrokenFile or NewerSchema when it can't be read."""
+    path = run / FILE
+    if not path.exists():
+        raise NotARun(path=run, detail=f"it has no {FILE} (it was not verified, or `autokernel verify` has not ended).")
+    return KeptKernels.load(path)
+
+
+def load_winners(run: Path) -> list[Winner]:
+    """The kernels that the run's verification kept; empty when none paid. Raises as `load_saved` does."""
+    return [Winner(kept.task, kept.source, kept.speedup_alone) for kept in load_saved(run).kernels]
+
+
+def apply_saved(run: Path, model: Callable[..., Any]) -> Installed:
+    """The model with what the run kept, compiled as it was verified.
+
+    Under another torch version, or on another class of device, the kernels were not proved: the original runs, said
+    once, counted in `fallbacks`. Raises as `load_saved` does.
+    """
+    saved = load_saved(run)
+    return install(model, load_winners(run), saved.compiled_as, refused=_unproved(saved, model))
+
+
+def _unproved(saved: KeptKernels, model: Any) -> str | None:
+    if saved.torch != torch.__version__:
+        return (
+            f"its kernels were proved under torch {saved.torch}, this is {torch.__version__}; run `autokernel verify`"
+        )
+    if isinstance(model, nn.Module):
+        elsewhere = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} - {saved.device_class}
+        if elsewhere:
+            return f"they are for {saved.device_class}, the model is on {', '.join(sorted(elsewhere))}"
+    return None

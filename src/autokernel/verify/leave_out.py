@@ -1,0 +1,76 @@
+"""Does each winner pay inside the model? The model is timed with all of them and without each one, interleaved.
+
+A kernel that wins alone may lose in the model: Inductor would have fused its region with a neighbour, or it evicts what
+the next operator needs. A winner is taken out when the model is measurably faster without it. What the noise hides is
+kept, since it did win alone, and its row says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autokernel.install import Winner
+from autokernel.verify.interval import Interval
+from autokernel.verify.speed import measure
+from autokernel.verify.variants import Say, Variant, installed, ours
+from autokernel.workload import Workload
+
+_ROUNDS = 8  # planned; more when time allows
+
+
+@dataclass(frozen=True)
+class InModel:
+    """What was found of one winner: model time without it over time with it. None: not measured, and why."""
+
+    gain: Interval | None
+    note: str = ""
+
+    @property
+    def pays(self) -> bool:
+        return self.gain is None or self.gain.high >= 1
+
+
+def leave_out(
+    workload: Workload, winners: Sequence[Winner], full: Variant, *, left: Callable[[], float], say: Say
+) -> dict[str, InModel]:
+    """Task id → what its kernel does to the model. `left()`: seconds that may still be used here."""
+    found: dict[str, InModel] = {}
+    without: dict[str, Variant] = {}
+    tested = [winner for winner in winners if installed(full).replaced[winner.task.id]]
+    longest, one = 0.0, _seconds(full)
+    for winner in tested:
+        task = winner.task.id
+        rest = [other for other in winners if other is not winner]
+        timing = _ROUNDS * (len(without) + 2) * max(one, 0.1)
+        if left() < timing + 1.5 * longest:
+            found[task] = InModel(None, "not measured alone in the model: the time was used up")
+            continue
+        before = left()
+        without[task] = ours(workload, rest, full.mode, f"without {task}", _quiet)
+        longest = max(longest, before - left())
+        say(f"in the model without {task}: ready")
+    if without:
+        calls = {variant.name: variant.once for variant in (full, *without.values())}
+        rounds = measure(calls, seconds=max(left(), 0.0), min_rounds=6, max_rounds=24)
+        for task, variant in without.items():
+            gain = rounds.ratio(variant.name, full.name)
+            found[task] = InModel(gain, _words(gain))
+            say(f"{task} in the model: {_words(gain)}")
+    return found
+
+
+def _words(gain: Interval) -> str:
+    bounds = f"{100 * (gain.low - 1):+.1f} … {100 * (gain.high - 1):+.1f} %"
+    if gain.high < 1:
+        return f"taken out: the model is faster without it ({bounds})"
+    return f"pays ({bounds})" if gain.low > 1 else f"within noise ({bounds})"
+
+
+def _seconds(variant: Variant) -> float:
+    rounds = measure({"full": variant.once}, seconds=0, min_rounds=1, max_rounds=1, block_seconds=0.0)
+    return rounds.seconds["full"][0]
+
+
+def _quiet(_: str) -> None:
+    return None

@@ -1,0 +1,106 @@
+"""Ways to run one model, each compiled and warmed before anything is timed: the baselines, and ours."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autokernel.install import Winner
+from autokernel.install.backend import FallbackWarning, Installed, install
+from autokernel.install.compiling import BASELINES, Mode, baseline
+from autokernel.workload import Case, Workload
+
+Say = Callable[[str], None]
+_WARM_CALLS = 3
+_MOST_REPEATS = 10  # a case met very often is not timed more often than this within one call
+
+
+@dataclass
+class Log:
+    """What is said while it runs, and the part of it that a reader of the proof must know."""
+
+    say: Say
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, line: str) -> None:
+        self.say(line)
+        self.notes.append(line)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to run the model. `once` runs all cases, each as often as its weight says; it is what is timed."""
+
+    name: str
+    mode: Mode
+    model: Callable[..., Any]
+    once: Callable[[], None]
+
+
+def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Callable[[Mode], bool]) -> list[Variant]:
+    """Eager, and the compiled baselines that this model allows and the time is enough for (`enough(mode)`)."""
+    found = [_warm(Variant("eager", "eager", workload.model, _once(workload.model, workload)), log.say)]
+    for mode in modes:
+        name = BASELINES[mode]
+        if not enough(mode):
+            log.note(f"the baseline {name} is left out: too little time is left to compile it")
+            continue
+        try:
+            compiled = baseline(workload.model, mode)
+            found.append(_warm(Variant(name, mode, compiled, _once(compiled, workload)), log.say))
+        except Exception as error:  # whatever a compiler raises: the user could not run this baseline either
+            log.note(f"the baseline {name} does not work for this model: {first_line(error)}")
+    return found
+
+
+def ours(workload: Workload, winners: Sequence[Winner], mode: Mode, name: str, say: Say) -> Variant:
+    """The model with `winners`, the rest compiled in `mode`. Raises what compiling or a kernel raises."""
+    installed = install(workload.model, winners, mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # verification reports these itself
+        return _warm(Variant(name, mode, installed, _once(installed, workload)), say)
+
+
+def installed(variant: Variant) -> Installed:
+    """The installed model behind one of our variants."""
+    assert isinstance(variant.model, Installed)
+    return variant.model
+
+
+def weighted(cases: Sequence[Case]) -> list[tuple[Case, int]]:
+    """Each case with its calls in one timed pass, in proportion to the weights (the rarest once)."""
+    least = min((case.weight for case in cases if case.weight > 0), default=1.0)
+    return [(case, min(_MOST_REPEATS, max(1, round(case.weight / least)))) for case in cases]
+
+
+def _once(model: Callable[..., Any], workload: Workload) -> Callable[[], None]:
+    plan = weighted(workload.cases)
+
+    def once() -> None:
+        with torch.no_grad():
+            for case, repeats in plan:
+                for _ in range(repeats):
+                    model(*case.args, **case.kwargs)
+
+    return once
+
+
+def _warm(variant: Variant, say: Say) -> Variant:
+    begin = time.monotonic()
+    for _ in range(_WARM_CALLS):
+        variant.once()
+    seconds = time.monotonic() - begin
+    if seconds > 2:
+        say(f"{variant.name}: compiled in {seconds:.0f} s")
+    return variant
+
+
+def first_line(error: BaseException) -> str:
+    """An exception as one short line: its class, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
