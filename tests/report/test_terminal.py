@@ -12,15 +12,16 @@ from autokernel import report
 
 
 def text(renderable, width=100):
+    """As the command line prints it."""
     console = Console(width=width, file=io.StringIO())
-    console.print(renderable)
+    console.print(renderable, crop=False)
     return console.file.getvalue()
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_no_line_is_wider_than_the_terminal_and_no_figure_is_cut(view, width):
     shown = text(report.summary(view), width)
-    assert all(len(line.rstrip()) <= width for line in shown.splitlines())
+    assert all(len(line.rstrip()) <= width for line in shown.splitlines() if "Run.load" not in line)
     for figure in (
         "1.68 ms",
         "52.0 %",
@@ -58,10 +59,10 @@ def test_regions_beyond_the_table_are_summed_up(profile):
 
 
 def test_the_summary_of_a_gain_ends_with_three_lines_to_paste(view):
-    lines = [line.strip() for line in text(report.summary(view), 200).strip().splitlines()]
+    lines = [line.strip() for line in text(report.summary(view), 40).strip().splitlines()]
     load = f"run = autokernel.Run.load({str(view.path)!r})"
     assert lines[-3:] == ["import autokernel", load, "model = run.apply(model)"]
-    assert any(line.startswith("Result: gain") for line in lines)
+    assert any("Result: gain" in line for line in lines)
 
 
 def test_faster_level_and_slower_follow_the_interval_not_the_ratio(view):
@@ -106,7 +107,7 @@ def test_a_live_run_says_who_works_on_it_and_that_nothing_is_verified(view):
 
 
 def test_a_stopped_run_says_how_to_go_on(view):
-    shown = text(report.summary(dataclasses.replace(view, proof=None)), 300)
+    shown = text(report.summary(dataclasses.replace(view, proof=None)), 40)
     assert f"autokernel resume {view.path}" in shown
 
 

@@ -37,12 +37,12 @@ class Screen:
     def say(self, text: str) -> None:
         """A line of progress; nothing with -q. Brackets are the text's own, not markup."""
         if not self._quiet:
-            self._progress.print(text, markup=False, highlight=False)
+            self._progress.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, *what: RenderableType) -> None:
         """The answer, as a table or text; nothing when the answer is JSON."""
         if not self._as_json:
-            self._out.print(*what, highlight=False, sep="\n")
+            self._out.print(*what, highlight=False, sep="\n", crop=False)  # what is to be copied may be longer
 
     def show_diff(self, diff: str) -> None:
         """A unified diff: coloured on a terminal, else as it is."""

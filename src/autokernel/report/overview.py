@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
@@ -136,7 +137,7 @@ def _result(view: RunView, proof: Proof) -> Iterable[RenderableType]:
     yield text
     if view.path and proof.result != "failed":
         yield Text("\nTo use it:" if proof.result == "gain" else "\nThe same lines give you the recommended baseline:")
-        yield Text("\n".join(f"    {line}" for line in use_lines(view.path)), style="cyan")
+        yield _to_copy(*use_lines(view.path))
 
 
 def _unfinished(view: RunView) -> Iterable[RenderableType]:
@@ -144,7 +145,13 @@ def _unfinished(view: RunView) -> Iterable[RenderableType]:
     if view.owner:
         yield Text(f"The run goes on ({view.owner}); nothing is verified yet.")
     elif view.path:
-        yield Text(f"Not finished and not verified. Go on with: autokernel resume {view.path}")
+        yield Text("Not finished and not verified. Go on with:")
+        yield _to_copy(f"autokernel resume {shlex.quote(str(view.path))}")
+
+
+def _to_copy(*lines: str) -> Text:
+    """Lines that the terminal may wrap but we never break: they are copied."""
+    return Text("\n".join(f"    {line}" for line in lines), style="cyan", no_wrap=True, overflow="ignore")
 
 
 def _best_so_far(view: RunView) -> str:

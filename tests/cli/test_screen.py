@@ -1,0 +1,107 @@
+"""How a command ends: statuses, messages, where words go."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from autokernel.cli.main import status
+from autokernel.cli.options import seconds
+from autokernel.cli.screen import Screen
+from autokernel.errors import JudgeUnsound, TargetNotFound
+
+
+def leave(screen, error):
+    with pytest.raises(typer.Exit) as left, screen:
+        raise error
+    return left.value.exit_code
+
+
+@pytest.mark.parametrize(("error", "code"), [(TargetNotFound(path="x.py"), 2), (JudgeUnsound(detail="d"), 3)])
+def test_a_named_error_is_its_message_on_stderr_and_its_own_status(error, code, capsys):
+    assert leave(Screen(), error) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.strip() == str(error)
+    assert "Traceback" not in err
+
+
+def test_verbose_adds_the_traceback_of_a_named_error(capsys):
+    leave(Screen(verbose=True), TargetNotFound(path="x.py"))
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_an_unexpected_error_is_ours_and_its_traceback_is_in_a_file(capsys):
+    assert leave(Screen(), KeyError("surprise [bold]")) == 3
+    err = capsys.readouterr().err
+    assert "surprise [bold]" in err and "Traceback" not in err
+    path = Path(re.search(r"(/\S+autokernel-crash-\S+\.txt)", err)[1])
+    assert "test_screen.py" in path.read_text()
+    path.unlink()
+
+
+def test_an_exit_passes_through_unchanged():
+    assert leave(Screen(), typer.Exit(1)) == 1
+
+
+def test_an_interrupt_is_not_an_error_of_ours():
+    with pytest.raises(KeyboardInterrupt), Screen():
+        raise KeyboardInterrupt
+
+
+def test_with_json_only_json_is_on_stdout(capsys):
+    screen = Screen(as_json=True)
+    screen.say("working")
+    screen.show("a table")
+    screen.write_json({"answer": 1})
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"answer": 1}
+    assert "working" in err and "a table" not in err
+
+
+def test_without_json_no_json_is_written(capsys):
+    screen = Screen()
+    screen.say("tensor[0] [red]")
+    screen.write_json({"answer": 1})
+    assert capsys.readouterr().out == "tensor[0] [red]\n"
+
+
+def test_quiet_drops_progress_but_not_the_answer(capsys):
+    screen = Screen(quiet=True)
+    screen.say("working")
+    screen.show("a table")
+    assert capsys.readouterr().out.strip() == "a table"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90", 90.0), ("30s", 30.0), ("3m", 180.0), ("1h", 3600.0), ("1.5h", 5400.0), (" 2m ", 120.0)]
+)
+def test_a_budget_is_a_number_with_a_unit(text, value):
+    assert seconds(text) == value
+
+
+class Result:
+    def __init__(self, result):
+        self.result = result
+
+
+@pytest.mark.parametrize(
+    ("result", "require_gain", "code"),
+    [("gain", True, 0), ("gain", False, 0), ("no gain", False, 0), ("no gain", True, 1), ("failed", False, 1)],
+)
+def test_the_status_of_a_run_is_the_answer_to_what_was_asked(result, require_gain, code):
+    assert status(Result(result), require_gain) == code
+
+
+def test_a_run_that_was_stopped_before_its_proof_does_not_end_with_status_zero():
+    assert status(None, False) == 130
+
+
+def test_text_for_other_programs_ends_with_one_newline(capsys):
+    Screen().write("a")
+    Screen().write("b\n")
+    sys.stdout.flush()
+    assert capsys.readouterr().out == "a\nb\n"
