@@ -48,7 +48,7 @@ _POISON_INTEGER: dict[int, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies. `base`: first byte of its storage in the file; `offset`, `stride`, `extent` in elements."""
+    """Where one tensor lies. `base`: first byte of its storage in the file; the other numbers are in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -118,6 +118,7 @@ class BufferSet:
         self.layout = layout
         self.names = tuple(names)  # "input 0", ..., then the outputs' own names
         self.pattern = 0
+        self.armed = False  # poisoned, and no launch over it since
         self.fd = os.memfd_create("autokernel-set", os.MFD_CLOEXEC)
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, layout.size)
@@ -146,11 +147,10 @@ class BufferSet:
         for tensor in inputs:
             if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
                 raise ValueError(f"an input must be a strided CPU tensor, not {tensor.layout} on {tensor.device}")
-            start = (
-                tensor.data_ptr() - tensor.storage_offset() * tensor.itemsize
-            )  # of its storage, as seen by the kernel
+            offset = int(tensor.storage_offset())
+            start = tensor.data_ptr() - offset * tensor.itemsize  # of its storage, as a kernel sees it
             name = str(tensor.dtype).removeprefix("torch.")
-            slot, end = _place(name, tensor.shape, tensor.stride(), tensor.storage_offset(), start % _LINE, end)
+            slot, end = _place(name, tensor.shape, tensor.stride(), offset, start % _LINE, end)
             slots.append(slot)
         targets: list[Slot] = []
         for spec in outputs:
@@ -203,13 +203,13 @@ class BufferSet:
         """Fill the outputs' storage with pattern 0 or 1."""
         if pattern not in (0, 1):
             raise ValueError(f"there are poison patterns 0 and 1, not {pattern}")
-        self.pattern = pattern
+        self.pattern, self.armed = pattern, True
         for slot in self.layout.outputs:
             integer, value = _poison(slot, pattern)
             slot.flat(self._memory).view(integer).fill_(value)
 
     def unwritten(self) -> list[Tensor]:
-        """For each output a bool mask of its shape: True where the element still holds the poison in force, bit for bit.
+        """For each output a bool mask of its shape: True where the element still holds the poison in force, bitwise.
 
         One pattern can be met by chance; an element unwritten under both patterns was not written.
         """
@@ -233,14 +233,24 @@ class BufferSet:
             self._bytes[low:high] = self._canary
         return damaged
 
-    def chunks(self, size: int) -> Tensor:
-        """The outputs' part of the file as rows of `size` bytes (canaries between outputs included)."""
+    def rows(self, size: int) -> Tensor:
+        """The outputs' part of the file as rows of `size` ≤ 4096 bytes; canaries between outputs included."""
         if not self.layout.outputs:
             return self._bytes[:0].view(0, size)
         first = self.layout.outputs[0].base
-        last = self.layout.outputs[-1].base + self.layout.outputs[-1].bytes + CANARY_BYTES  # at least one row of 4 KiB
-        rows = (last - first) // size
-        return self._bytes[first : first + rows * size].view(rows, size)
+        last = self.layout.outputs[-1].base + self.layout.outputs[-1].bytes + CANARY_BYTES
+        count = (last - first) // size
+        return self._bytes[first : first + count * size].view(count, size)
+
+    def rows_of_outputs(self, size: int) -> Tensor:
+        """A bool for each row of `rows(size)`: it holds elements that every right kernel writes."""
+        mask = torch.zeros(len(self.rows(size)), dtype=torch.bool)
+        for slot, view in zip(self.layout.outputs, self.outputs, strict=True):
+            begin = slot.base - self.layout.outputs[0].base + slot.offset * slot.itemsize
+            end = begin + view.numel() * view.element_size()
+            if end > begin and _reach(slot.shape, slot.stride) == view.numel():  # without gaps
+                mask[begin // size : (end - 1) // size + 1] = True
+        return mask
 
     def output_bits(self) -> list[Tensor]:
         """The outputs' storages as bytes, views: for bitwise comparisons."""

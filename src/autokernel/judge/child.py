@@ -81,7 +81,7 @@ class Runner:
 
 
 def run(fds: Sequence[int]) -> None:
-    """The life of a child. `fds`: its socket, its job (JSON), its stderr, the artifact (if the job has one), the sets."""
+    """The life of a child. `fds`: its socket, its job (JSON), its stderr, the artifact if the job has one, the sets."""
     socket_fd, job_fd, stderr_fd, *rest = fds
     os.setsid()
     job = _read_json(job_fd)
@@ -280,9 +280,9 @@ def _standard_streams(stderr_fd: int) -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.dup2(stderr_fd, 2)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(null, "w")  # Python's own warnings would only fill the file
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(null, "w")  # Python's own warnings would only fill the file
     faulthandler.enable(file=2)
 
 
@@ -319,7 +319,7 @@ def _status_bytes(field: str) -> int:
 
 
 def _keep_freed_memory() -> None:
-    """Let malloc keep what is freed: in a model the same memory is used again at once, and so an opponent's should be."""
+    """Let malloc keep what is freed: in a model the same memory is used again at once; so an opponent's should be."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc
     if mallopt is not None:
         mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD

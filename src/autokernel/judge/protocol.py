@@ -78,6 +78,7 @@ class Control(enum.IntEnum):
     freeze = 2  # stop every process but the zygote; answered once all have stopped
     thaw = 3
     kill = 4  # kill every process but the zygote; answered once none is left
+    status = 5  # nothing but an answer
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class Ack:
-    """`wait_status` is the child's, as `os.waitpid` gives it; -1 while it runs. `left`: processes besides the zygote."""
+    """`wait_status`: the child's, as `os.waitpid` gives it; -1 while it runs. `left`: processes besides the zygote."""
 
     ok: bool
     nonce: bytes

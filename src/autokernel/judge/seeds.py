@@ -24,6 +24,6 @@ class Seeds:
         return hashlib.sha256(self.key).hexdigest()
 
     def seed(self, purpose: str, number: int = 0) -> int:
-        """The seed (63 bits) for the `number`-th draw of `purpose`: HMAC-SHA256, so one seed tells nothing of others."""
+        """The seed (63 bits) for the `number`-th draw of `purpose`; by HMAC-SHA256, so one tells nothing of others."""
         digest = hmac.digest(self.key, f"{purpose}\0{number}".encode(), "sha256")
         return int.from_bytes(digest[:8], "little") >> 1

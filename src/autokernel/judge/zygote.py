@@ -223,9 +223,9 @@ def _guard(control: socket.socket) -> int:
 
 
 def _wipe(plain: bool) -> None:
-    """Remove what an earlier child left for a later one: files in the sandbox's own /tmp and /dev/shm, System V objects.
+    """Remove what an earlier child left for a later one: files in /tmp and /dev/shm, System V objects.
 
-    In plain isolation those places are the user's, and are left alone.
+    In plain isolation those places are the user's own, and are left alone.
     """
     if plain:
         return
