@@ -208,7 +208,7 @@ def _does_nothing(node: fx.Node) -> bool:
 
 
 def _check(gm: fx.GraphModule, module: fx.GraphModule, inputs: Sequence[Any], what: str) -> None:
-    """Both graphs on copies of the real inputs: same outputs, same mutated inputs. Raises CaptureFailed on a difference.
+    """Both graphs on copies of the real inputs: same outputs, same mutated inputs. Raises CaptureFailed if not.
 
     A graph that draws random numbers is not compared.
     """

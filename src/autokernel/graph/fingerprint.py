@@ -1,8 +1,9 @@
 """The identity of a region: what it computes (fingerprint) and at which sizes (shape key).
 
 The fingerprint is the sha256 of canonical JSON of the lowered graph: nodes in order with overload and constants,
-dtypes, rank and stride class of inputs and outputs. Sizes stand only in the shape key: shapes of inputs and outputs, and
-every size or bound among the arguments of index maps and creation. Names, weights, devices and module paths are left out.
+dtypes, rank and stride class of inputs and outputs. Sizes stand only in the shape key: shapes of inputs and outputs,
+and every size or bound among the arguments of index maps and creation. Names, weights, devices and module paths are left
+out.
 """
 
 from __future__ import annotations

@@ -261,8 +261,8 @@ def _expand(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _slice(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dim, start, end, step = (*args[1:], *(0, None, None, 1)[len(args) - 1 :])
-    return emit.slice(args[0], dim, start, end, step)
+    given = dict(enumerate(args[1:]))
+    return emit.slice(args[0], given.get(0, 0), given.get(1), given.get(2), given.get(3, 1))
 
 
 def _select(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

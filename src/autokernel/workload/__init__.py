@@ -38,7 +38,9 @@ def load(target: str, *, device: str = "cpu", dtype: str | None = None, batch: i
     return load_target(target, device=device, dtype=dtype, batch=batch)
 
 
-def from_objects(model: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Workload:
+def from_objects(
+    model: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Workload:
     """A workload from objects in this process. Raises TargetInvalid, TargetFailed."""
     from autokernel.workload.target import from_objects as build
 
