@@ -29,6 +29,7 @@ from autokernel.records import Ceilings
 SIZES = tuple(2**power for power in range(16, 29, 2))  # bytes moved: 64 KB … 256 MB
 QUICK_SIZES = tuple(2**power for power in range(16, 25, 4))
 _BLOCK_BYTES = 2**25  # a block moves at least this much, so that the clock's own cost vanishes
+_AGREEMENT, _PATIENCE = 0.03, 4  # see _best
 _SLOW = 5e9  # flop/s below which a dtype has no matrix hardware here, and a large product would take seconds
 
 
@@ -105,32 +106,42 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def _best(call: Callable[[], object], repeats: int, blocks: int) -> float:
-    """Seconds a call, in the fastest of `blocks` blocks of `repeats` calls; one more block warms up."""
-    best = float("inf")
-    for block in range(blocks + 1):
+    """Seconds a call, in the fastest of at least `blocks` blocks of `repeats` calls; one more block warms up.
+
+    Where another process takes the cores, the two fastest blocks don't agree yet, and more are run.
+    """
+    seconds: list[float] = []
+    for block in range(_PATIENCE * blocks + 1):
         begin = time.perf_counter()
         for _ in range(repeats):
             call()
-        seconds = time.perf_counter() - begin
         if block:
-            best = min(best, seconds)
-    return best / repeats
+            seconds = sorted((*seconds, time.perf_counter() - begin))
+        if len(seconds) >= blocks and seconds[1] <= (1 + _AGREEMENT) * seconds[0]:
+            break
+    return seconds[0] / repeats
 
 
 def _bandwidth(sizes: tuple[int, ...], blocks: int) -> tuple[tuple[int, float], ...]:
-    points = []
+    return tuple((size, _bytes_per_second(size, blocks)) for size in sizes)
+
+
+def _bytes_per_second(size: int, blocks: int) -> float:
+    whole = torch.ones(size // 4)
+    source, target = whole[: size // 8], torch.ones(size // 8)
+    repeats = max(1, _BLOCK_BYTES // size)
+
+    def copy() -> None:
+        target.copy_(source)
+
+    def add() -> None:
+        torch.add(source, 1.0, out=target)
+
+    def read() -> None:
+        whole.sum()
+
     with torch.inference_mode():
-        for size in sizes:
-            whole = torch.ones(size // 4)
-            source, target = whole[: size // 8], torch.ones(size // 8)
-            repeats = max(1, _BLOCK_BYTES // size)
-            probes: tuple[Callable[[], object], ...] = (
-                lambda target=target, source=source: target.copy_(source),
-                lambda target=target, source=source: torch.add(source, 1.0, out=target),
-                lambda whole=whole: whole.sum(),
-            )
-            points.append((size, size / min(_best(probe, repeats, blocks) for probe in probes)))
-    return tuple(points)
+        return size / min(_best(probe, repeats, blocks) for probe in (copy, add, read))
 
 
 def _matrix(quick: bool) -> dict[str, float]:
