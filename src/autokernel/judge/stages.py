@@ -1,0 +1,324 @@
+"""The five correctness stages: smoke, shapes, stability, determinism, edges. Each runs in a fresh child.
+
+Every call is checked the same way: outputs poisoned before, two patterns before an element counts as unwritten; then
+canaries, inputs, values against the oracle. The first failure ends the judging with the stage, a reason and a sentence.
+
+Sizes. Stability runs at the task's own size. Above 2¹⁸ elements only "large", "mixed_scale", "nan" and "inf" do, and
+the other variants run at a smaller size, if the task has free dims that the kernel serves; else at the task's own.
+
+Layouts. An installed kernel is guarded on its task's exact strides and alignment. A changed storage offset lies inside
+these guards and must be right. Other strides and a misaligned base lie outside: there a kernel may refuse by raising;
+if it is wrong without a word, the verdict carries a warning.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from autokernel.judge.buffers import BufferSet
+from autokernel.judge.cases import Case, Cases, Sizes
+from autokernel.judge.oracle import one_thread
+from autokernel.judge.sandbox import ChildFailure, Kernel, Sandbox
+from autokernel.judge.tolerance import Comparison, compare
+from autokernel.records import Reason, Stage, StageResult, Task
+from autokernel.task.inputs import STABILITY, edge_specs
+
+if TYPE_CHECKING:
+    from autokernel.judge.sandbox import Child
+
+LARGE_ELEMENTS = 1 << 18
+ALWAYS_AT_FULL_SIZE = ("large", "mixed_scale", "nan", "inf")
+LATE_SECONDS = 0.03
+REPEATED_CALLS, REPEATED_SECONDS = 256, 0.05
+STAGES = (Stage.smoke, Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
+
+
+class Failed(Exception):
+    """A stage's verdict on the candidate; not an error of ours."""
+
+    def __init__(self, reason: Reason, explanation: str) -> None:
+        super().__init__(explanation)
+        self.reason, self.explanation = reason, explanation
+
+
+@dataclass
+class Stages:
+    """The stages of one verdict. `bounds`: the sizes of each free dim that the kernel serves (cases.serves)."""
+
+    cases: Cases
+    sandbox: Sandbox
+    kernel: Kernel
+    bounds: dict[str, tuple[int, int | None]]
+    deadline: float
+    comparisons: list[Comparison] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    peak_memory: int = 0
+
+    def run(self, stage: Stage) -> StageResult:
+        """Run one stage. Raises `Failed`; `NotComputable` and `SandboxDied` are not the candidate's doing."""
+        begin = time.monotonic()
+        work: dict[Stage, Callable[[], str]] = {
+            Stage.smoke: self._smoke,
+            Stage.shapes: self._shapes,
+            Stage.stability: self._stability,
+            Stage.determinism: self._determinism,
+            Stage.edges: self._edges,
+        }
+        try:
+            with one_thread():
+                detail = work[stage]()
+        except ChildFailure as failure:
+            raise Failed(failure.reason, failure.detail) from failure
+        return StageResult(name=stage, status="passed", seconds=time.monotonic() - begin, detail=detail)
+
+    # --- the stages -----------------------------------------------------------------------------------------------
+
+    def _smoke(self) -> str:
+        """Two sets of values at the task's own shapes; then a moment for threads that were left behind."""
+        cases = [self.cases.make("first values"), self.cases.make("second values")]
+        child, sets = self._spawn(cases)
+        try:
+            self._check_all(child, sets, cases)
+            if child.late_writes(LATE_SECONDS):
+                raise Failed(Reason.late_write, "outputs changed after launch had returned, without a call")
+        finally:
+            self.peak_memory = max(self.peak_memory, child.peak_memory())
+            child.close()
+        note = self.cases.precision_note(cases[0])
+        if note:
+            self.warnings.append(note)
+        return "2 calls with different values"
+
+    def _shapes(self) -> str:
+        sizes = sweep(self.cases.task, self.bounds, self.cases.seed("sizes"))
+        if not sizes:
+            return "no other shape is served"
+        names = [", ".join(f"{name}={size}" for name, size in one.items()) for one in sizes]
+        self._check_cases([self.cases.make(name, sizes=one) for name, one in zip(names, sizes, strict=True)])
+        return "; ".join(names)
+
+    def _stability(self) -> str:
+        full = elements(self.cases.task) <= LARGE_ELEMENTS
+        smaller = None if full else reduced(self.cases.task, self.bounds, LARGE_ELEMENTS // 4)
+        made = []
+        for variant in STABILITY:
+            own = smaller is None or variant in ALWAYS_AT_FULL_SIZE
+            made.append(self.cases.make(variant, variant, None if own else smaller))
+        self._check_cases(made)
+        return ", ".join(STABILITY) + ("" if smaller is None else f" (partly at {_sizes(smaller)})")
+
+    def _determinism(self) -> str:
+        """Three runs bitwise; a few elements changed in place of the same buffers; many calls, and once more."""
+        case = self.cases.make("determinism")
+        child, sets = self._spawn([case])
+        try:
+            seconds = time.monotonic()
+            first = self._check(child, sets[0], 0, case, [])
+            seconds = time.monotonic() - seconds
+            for _ in range(2):
+                again = self._check(child, sets[0], 0, case, [])
+                self._same(first, again, case)
+            changed = self.cases.changed(case)
+            sets[0].rewrite(changed.inputs)
+            self._check(child, sets[0], 0, changed, [case])
+            calls = max(1, min(REPEATED_CALLS, int(REPEATED_SECONDS / max(seconds, 1e-6))))
+            sets[0].poison(0)
+            child.loop(calls, self.deadline)
+            after = Case(f"after {calls} more calls", changed.task, changed.inputs, changed.expected, 0, "")
+            self._check(child, sets[0], 0, after, [case])
+        finally:
+            child.close()
+        return f"3 runs, changed values, {calls} more calls"
+
+    def _edges(self) -> str:
+        self._check_cases([self.cases.make("offset", "offset")])
+        words = ["offset"]
+        for variant in ("misaligned", "noncontiguous", "expanded"):
+            case = self.cases.make(variant, variant)
+            if edge_specs(case.task, variant) == case.task.inputs:
+                continue
+            try:
+                self._check_cases([case], keep=False)
+                words.append(variant)
+            except ChildFailure as failure:
+                if failure.reason is Reason.exception:
+                    words.append(f"{variant} refused")
+                else:
+                    self._outside(variant, failure.reason)
+            except Failed as failure:
+                self._outside(variant, failure.reason)
+        return ", ".join(words)
+
+    def _outside(self, variant: str, reason: Reason) -> None:
+        self.warnings.append(f"{variant} inputs, which the guards keep away, give {reason.replace('_', ' ')}")
+
+    # --- one call ---------------------------------------------------------------------------------------------------
+
+    def _check_cases(self, cases: Sequence[Case], keep: bool = True) -> None:
+        child, sets = self._spawn(cases)
+        try:
+            self._check_all(child, sets, cases, keep)
+        finally:
+            child.close()
+
+    def _spawn(self, cases: Sequence[Case]) -> tuple[Child, list[BufferSet]]:
+        sets = [BufferSet.create(case.inputs, case.task.outputs) for case in cases]
+        return self.sandbox.spawn(self.kernel, sets, deadline=self.deadline), sets
+
+    def _check_all(self, child: Child, sets: list[BufferSet], cases: Sequence[Case], keep: bool = True) -> None:
+        for index, case in enumerate(cases):
+            self._check(child, sets[index], index, case, cases[:index], keep)
+
+    def _check(
+        self, child: Child, buffers: BufferSet, index: int, case: Case, earlier: Sequence[Case], keep: bool = True
+    ) -> list[Tensor]:
+        """One call on one set, checked whole; the outputs, copied. Raises `Failed`, `ChildFailure`."""
+        buffers.poison(0)
+        child.call(index, self.deadline)
+        self._undamaged(buffers, case)
+        unwritten = buffers.unwritten()
+        if any(bool(mask.any()) for mask in unwritten):
+            self._written(child, buffers, index, case, unwritten)
+        outputs = [output.clone() for output in buffers.outputs]
+        self._values(outputs, case, earlier, keep)
+        return outputs
+
+    def _undamaged(self, buffers: BufferSet, case: Case) -> None:
+        damaged = buffers.canaries_intact()
+        if damaged:
+            raise Failed(Reason.out_of_bounds, f"{case.name}: memory was written {' and '.join(damaged)}")
+        changed = buffers.inputs_changed()
+        if changed:
+            names = ", ".join(case.task.inputs[index].name for index in changed)
+            raise Failed(Reason.input_changed, f"{case.name}: launch changed its input {names}")
+
+    def _written(self, child: Child, buffers: BufferSet, index: int, case: Case, first: list[Tensor]) -> None:
+        """An element that keeps its poison under two patterns was not written, or not before launch returned."""
+        if child.late_writes(LATE_SECONDS):
+            raise Failed(Reason.late_write, f"{case.name}: outputs were written only after launch had returned")
+        buffers.poison(1)
+        child.call(index, self.deadline)
+        self._undamaged(buffers, case)
+        for spec, one, other in zip(case.task.outputs, first, buffers.unwritten(), strict=True):
+            missing = one & other
+            count = int(missing.sum())
+            if count:
+                where = [int(axis) for axis in missing.nonzero()[0]]
+                raise Failed(
+                    Reason.not_written,
+                    f"{case.name}: {count} of {missing.numel()} elements of {spec.name} were not written, "
+                    f"the first at {where}",
+                )
+
+    def _values(self, outputs: list[Tensor], case: Case, earlier: Sequence[Case], keep: bool) -> None:
+        for number, (spec, output, expected) in enumerate(zip(case.task.outputs, outputs, case.expected, strict=True)):
+            found = compare(spec.name, output, expected)
+            if keep:
+                self.comparisons.append(found)
+            if found.reason is None:
+                continue
+            for old in earlier:
+                same = old.expected[number].eager.shape == output.shape and output.numel() > 0
+                if same and compare(spec.name, output, old.expected[number]).reason is None:
+                    text = f"{case.name}: {spec.name} is what {old.name} called for: {found.explanation}"
+                    raise Failed(Reason.stale_output, text)
+            raise Failed(found.reason, f"{case.name}: {found.explanation}")
+
+    def _same(self, first: list[Tensor], again: list[Tensor], case: Case) -> None:
+        for spec, one, other in zip(case.task.outputs, first, again, strict=True):
+            if _bits_equal(one, other):
+                continue
+            if self.cases.task.allow.atomics and adds_in_any_order(self.kernel.source):
+                self.warnings.append("runs differ in their last bits (within the tolerance): atomics or a parallel sum")
+                return
+            different = (one != other) & ~(one.isnan() & other.isnan())
+            raise Failed(
+                Reason.not_deterministic,
+                f"{case.name}: two runs on the same inputs differ in {int(different.sum())} of {one.numel()} "
+                f"elements of {spec.name}, and the kernel uses neither atomics nor a parallel sum",
+            )
+
+
+def adds_in_any_order(source: str) -> bool:
+    """Whether a source uses what may honestly add in a different order each time: atomics, OpenMP reductions."""
+    return re.search(r"atomic|reduction\s*\(", source) is not None
+
+
+def sweep(task: Task, bounds: dict[str, tuple[int, int | None]], seed: int) -> list[Sizes]:
+    """Other sizes to run at: all smallest, each dim empty, one past the task's own, and three hidden ones."""
+    open_dims = {name: (low, high) for name, (low, high) in bounds.items() if high is None or low < high}
+    if not open_dims:
+        return []
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Sizes] = [{name: max(low, 1) for name, (low, _) in open_dims.items()}]
+    own = {name: task.dims[name].value for name in open_dims}
+    found += [{**own, name: 0} for name, (low, _) in open_dims.items() if low == 0]
+    found.append({name: _clip(value + 1, open_dims[name]) for name, value in own.items()})
+    for _ in range(3):
+        one: dict[str, int] = {}
+        for name, limits in open_dims.items():
+            pool = [size for size in _pool(own[name]) if size == _clip(size, limits)] or [own[name]]
+            one[name] = pool[int(torch.randint(len(pool), (), generator=generator))]
+        found.append(one)
+    kept: list[Sizes] = []
+    for sizes in found:
+        if sizes not in kept and sizes != own:
+            kept.append(sizes)
+    return kept
+
+
+def reduced(task: Task, bounds: dict[str, tuple[int, int | None]], limit: int) -> Sizes | None:
+    """Sizes that bring the task under `limit` elements, by cutting its longest served dims; None if they can't."""
+    total = elements(task)
+    sizes: dict[str, int] = {}
+    for name in sorted(bounds, key=lambda name: -task.dims[name].value):
+        if total <= limit:
+            break
+        value = task.dims[name].value
+        size = max(-(-value * limit // total), 4, bounds[name][0])
+        if size < value:
+            sizes[name] = size
+            total = total * size // value
+    return sizes if sizes and total <= 2 * limit else None
+
+
+def elements(task: Task) -> int:
+    """Elements of the largest tensor."""
+    return max((_count(spec.shape) for spec in (*task.inputs, *task.outputs)), default=0)
+
+
+def _pool(value: int) -> list[int]:
+    """Odd, prime, 2ⁿ±1, and beside the value itself; none above twice the value (or 65)."""
+    power = 1 << max(value.bit_length() - 1, 1)
+    wanted = {2, 3, 5, 7, 13, 17, 31, 61, value - 1, value + 3, power - 1, power + 1, value // 2, 2 * value - 1}
+    return sorted(size for size in wanted if 1 < size <= max(2 * value, 65) and size != value)
+
+
+def _clip(size: int, limits: tuple[int, int | None]) -> int:
+    return max(limits[0], size if limits[1] is None else min(size, limits[1]))
+
+
+def _count(shape: Sequence[int]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def _sizes(sizes: Sizes) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _bits_equal(one: Tensor, other: Tensor) -> bool:
+    return (
+        torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+        if one.dim()
+        else (torch.equal(one, other) or bool(one.isnan() & other.isnan()))
+    )
