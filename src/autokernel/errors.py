@@ -191,6 +191,13 @@ class NotComputable(AutokernelError):
     remedy = "The task stays as it is in the model; nothing is replaced."
 
 
+class NotTimed(AutokernelError):
+    """One side of a comparison can't be timed: its own failure, not the other side's."""
+
+    template = "{what} can't be timed on {task}: {detail}"
+    remedy = "Compare against another side (eager always works where the task itself does)."
+
+
 class NotGenerated(AutokernelError):
     """The built-in generator has no rule for this region or schedule."""
 
