@@ -40,7 +40,7 @@ def run_loop(
     `say` is given one line at a time. A signal (or `stop.stop()` from another thread) gives up the experiment in flight
     and leaves a resumable run. Raises what makes every verdict worthless (SandboxDied, JudgeUnsound, GitFailed).
     """
-    stop = stop or StopFlag()
+    stop = StopFlag() if stop is None else stop  # a flag that is not set is false
     session = _Session(
         bench=Bench(
             folder=folder,
