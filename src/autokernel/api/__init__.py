@@ -1,0 +1,113 @@
+"""What Python users and the command line call: the stages joined into whole jobs.
+
+    optimize(model, args, kwargs) -> Run        everything, for objects of this process
+    Run.load(path).apply(model)                 what a run kept, put into a model
+    backend(run)                                the same as a torch.compile backend
+
+    optimize_target, profile_target, extract_target, resume, verify_run      one for each command
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from autokernel.api.run import Run as Run
+    from autokernel.records import Profile
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user asked for. `budget_seconds` is for the search; baselines and verification come on top."""
+
+    device: str = "cpu"
+    dtype: str | None = None
+    batch: int | None = None
+    mode: str = "inference"
+    out: Path | None = None
+    budget_seconds: float = 1800.0
+    experiments: int | None = None
+    proposer: str = "search"
+    isolation: Literal["auto", "bubblewrap", "plain"] = "auto"
+    threads: int | None = None
+    require_gain: bool = False
+
+
+def optimize(
+    model: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    options: Options | None = None,
+    say: Callable[[str], None] = print,
+) -> Run:
+    """Profile `model(*args, **kwargs)`, search kernels for it, prove the result. Returns the finished run.
+
+    The model is put into eval mode and left otherwise unchanged; `run.apply(model)` gives the faster one.
+    Raises AutokernelError's subclasses for everything a user can mend.
+    """
+    from autokernel.api.job import optimize_workload
+    from autokernel.workload import from_objects
+
+    return optimize_workload(from_objects(model, args, kwargs), options or Options(), say)
+
+
+def optimize_target(target: str, options: Options, say: Callable[[str], None]) -> Run:
+    """`autokernel optimize TARGET`."""
+    from autokernel.api.job import load_workload, optimize_workload
+
+    return optimize_workload(load_workload(target, options), options, say)
+
+
+def profile_target(target: str, options: Options, say: Callable[[str], None]) -> Profile:
+    """`autokernel profile TARGET`."""
+    from autokernel.api.job import load_workload
+    from autokernel.api.prepare import prepare
+
+    return prepare(load_workload(target, options), options.threads, say).profile
+
+
+def extract_target(target: str, options: Options, say: Callable[[str], None]) -> tuple[Path, ...]:
+    """`autokernel extract TARGET`: the task folders it made, in order of recoverable time. Raises RunExists."""
+    from autokernel.api.job import extract_workload, load_workload
+
+    return extract_workload(load_workload(target, options), options, say)
+
+
+def resume(
+    path: Path,
+    say: Callable[[str], None],
+    *,
+    budget_seconds: float | None = None,
+    experiments: int | None = None,
+) -> Run:
+    """`autokernel resume RUN`: more experiments, then the proof again. Raises NotARun, RunLocked, RunMismatch."""
+    from autokernel.api.job import resume_run
+
+    return resume_run(path, say, budget_seconds=budget_seconds, experiments=experiments)
+
+
+def verify_run(path: Path, say: Callable[[str], None]) -> Run:
+    """`autokernel verify RUN`: the proof again, for what the run holds now."""
+    from autokernel.api.job import verify_again
+
+    return verify_again(path, say)
+
+
+def backend(run: Run | str | Path) -> Callable[..., Any]:
+    """A torch.compile backend: `torch.compile(model, backend=autokernel.backend(run))`."""
+    from autokernel.api.run import Run
+
+    return (run if isinstance(run, Run) else Run.load(run)).backend()
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Run":
+        from autokernel.api.run import Run
+
+        return Run
+    raise AttributeError(f"module 'autokernel.api' has no attribute '{name}'")

@@ -1,0 +1,56 @@
+"""One profile from the profiles of several weighted input sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autokernel.records import LineRow, Profile, RegionRow
+
+
+def merge(profiles: Sequence[Profile], weights: Sequence[float]) -> Profile:
+    """Times are the weighted means over the cases; a region counts as often as in the case where it occurs most.
+
+    Weights need not sum to one. A region that a case does not have costs nothing there.
+    """
+    if len(profiles) == 1:
+        return profiles[0]
+    parts = [weight / sum(weights) for weight in weights]
+    total = sum(part * profile.total_us for part, profile in zip(parts, profiles, strict=True))
+    regions = sorted(_regions(profiles, parts, total), key=lambda row: (-row.recoverable_us, -row.time_us, row.title))
+    return profiles[0].model_copy(
+        update={
+            "total_us": total,
+            "uninstrumented_us": sum(
+                part * profile.uninstrumented_us for part, profile in zip(parts, profiles, strict=True)
+            ),
+            "attributed": sum(row.time_us for row in regions) / total,
+            "regions": tuple(regions),
+            "lines": tuple(sorted(_lines(profiles, parts, total), key=lambda row: -row.time_us)),
+            "skipped": tuple(dict.fromkeys(text for profile in profiles for text in profile.skipped)),
+        }
+    )
+
+
+def _regions(profiles: Sequence[Profile], parts: Sequence[float], total: float) -> list[RegionRow]:
+    found: dict[tuple[str, str, str], RegionRow] = {}
+    for part, profile in zip(parts, profiles, strict=True):
+        for row in profile.regions:
+            key = (row.fingerprint, row.shape_key, "" if row.fingerprint else row.title)
+            old = found.get(key)
+            times = {
+                name: part * getattr(row, name) + (getattr(old, name) if old is not None else 0.0)
+                for name in ("time_us", "floor_us", "recoverable_us")
+            }
+            occurrences = max(row.occurrences, old.occurrences if old is not None else 0)
+            found[key] = row.model_copy(
+                update={**times, "share": times["time_us"] / total, "occurrences": occurrences}
+            )
+    return list(found.values())
+
+
+def _lines(profiles: Sequence[Profile], parts: Sequence[float], total: float) -> list[LineRow]:
+    times: dict[str, float] = {}
+    for part, profile in zip(parts, profiles, strict=True):
+        for row in profile.lines:
+            times[row.line] = times.get(row.line, 0.0) + part * row.time_us
+    return [LineRow(line=line, time_us=time, share=time / total) for line, time in times.items()]
