@@ -25,6 +25,8 @@ from autokernel.graph.capture import make_backend
 from autokernel.graph.replace import replace
 from autokernel.install import Winner
 from autokernel.install.compiling import Mode, compile_alone, inductor_patches
+from autokernel.install.engagement import calls_seen
+from autokernel.install.kernel import load
 from autokernel.install.ops import Operator, misfit, operator
 
 
@@ -39,14 +41,18 @@ def install(
 
     mode: "default" or "max-autotune" (Inductor compiles the rest) or "eager" (the rest runs as captured).
     refused: a reason for which no winner may run here at all; then every call is the original's.
+    Kernels are built and loaded now: raises NoCompiler, CompileFailure, KernelInvalid, or what a kernel file raises.
     """
+    if refused is None:
+        for winner in winners:
+            load(winner.source)
     return Installed(model, tuple(winners), mode, refused)
 
 
 class Installed:
     """Callable like the model; other attributes are the model's own.
 
-    `replaced`: task id → number of places replaced so far (graphs are compiled on first call).
+    `replaced`: task id → number of places it stands in (the most of any call; graphs are compiled on first call).
     `left`: why regions that have a winner were left alone. `skipped`: graphs that could not be captured.
     """
 
@@ -65,7 +71,7 @@ class Installed:
         self._misses_before: dict[str, int] = {}
         self._originals = 0
         self._compilations = 0
-        self._placed = 0
+        self._sites: Counter[str] = Counter()  # of the call that is compiling
         self._said: set[str] = set()
         self._lock = threading.Lock()
         compile_rest = None if mode == "eager" else self._compile
@@ -96,18 +102,13 @@ class Installed:
         return self._originals + missed
 
     def engaged(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """Task id → calls of its kernel in one profiled call of the model with these inputs.
-
-        Counted from the profiler's own record of what the dispatcher ran, less the calls that fell back: proof that
-        the kernels run, which a count of replaced places is not.
-        """
+        """Task id → calls of its kernel in one profiled call of the model with these inputs; fallbacks don't count."""
+        self(*args, **kwargs)  # so that no compilation, which runs graphs to check them, falls into the profile
         before = {task: op.misses for task, op in self._operators.items()}
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            self(*args, **kwargs)
-        seen = Counter(event.name for event in profiler.events() or ())
+        seen = calls_seen(lambda: self(*args, **kwargs), frozenset(op.name for op in self._operators.values()))
         found = dict.fromkeys(self.replaced, 0)
         for task, op in self._operators.items():
-            found[task] = seen[op.name] - (op.misses - before.get(task, 0))
+            found[task] = seen[op.name] - (op.misses - before[task])
         return found
 
     # --- compiling ---
@@ -131,8 +132,7 @@ class Installed:
             sites[winner.task.id] += 1
         if not chosen:
             return None
-        for task, count in sites.items():
-            self.replaced[task] += count
+        self._sites.update(sites)
         return replace(captured, chosen)
 
     def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -143,11 +143,12 @@ class Installed:
 
     def _look_at_compilation(self) -> None:
         """After a call that compiled: say what its user would not notice."""
-        placed = sum(self.replaced.values())
-        if self.winners and placed == self._placed:
+        sites, self._sites = self._sites, Counter()
+        for task, count in sites.items():
+            self.replaced[task] = max(self.replaced[task], count)
+        if self.winners and not sites:
             why = f" ({self.left[-1]})" if self.left else ""
             self._say(f"no kernel fits this call of the model; it runs without ours{why}")
-        self._placed = placed
         if self._compilations >= torch._dynamo.config.recompile_limit:
             self._say(
                 f"the model was compiled {self._compilations} times (new shapes, dtypes or branches); "
@@ -172,4 +173,4 @@ class Installed:
             if message in self._said:
                 return
             self._said.add(message)
-        warnings.warn(f"autokernel: {message}", FallbackWarning, stacklevel=3)
+        warnings.warn(f"autokernel: {message}", FallbackWarning, stacklevel=4)

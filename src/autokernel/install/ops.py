@@ -92,7 +92,9 @@ def _effective(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"\W+", "_", text).strip("_").lower() or "kernel"
+    """ "03-residual-norm" → "residual_norm_03": an operator's name may not begin with a digit."""
+    number, words = re.fullmatch(r"(\d*)(.*)", re.sub(r"\W+", "_", text), re.DOTALL).groups()  # type: ignore[union-attr]
+    return "_".join(part for part in (words.strip("_").lower() or "kernel", number) if part)
 
 
 def _layout(task: Task) -> str:
