@@ -31,7 +31,7 @@ _BUILTIN: dict[str, dict[str, _Builtin]] = {
         "replay": _Builtin("autokernel.propose.replay:ReplayProposer"),
     },
     "language": {
-        "cpp": _Builtin("autokernel.languages.cpp:Cpp"),
+        "cpp": _Builtin("autokernel.languages.cpp.language:Cpp"),
     },
 }
 

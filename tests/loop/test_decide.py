@@ -52,6 +52,12 @@ def test_what_is_not_accepted_is_reverted_with_stage_and_reason(outcome, reason)
     assert ruling.reason == f"{outcome.value} at shapes: {reason.value}"
 
 
+def test_what_the_screen_dropped_is_reverted_with_its_ratio():
+    verdict = a_verdict(timed(0.9), Outcome.rejected, Reason.too_slow, Stage.screen)
+    assert decide(verdict, LONG, Standing(None), 0.005).reason == "not faster: 0.9× PyTorch in the screen"
+    assert decide(verdict, SHORT, Standing(LONG), 0.005).decision is Decision.reverted
+
+
 def test_the_first_accepted_kernel_is_kept_although_pytorch_is_faster():
     ruling = ruled(timed(0.6), incumbent=None)
     assert ruling.decision is Decision.kept

@@ -2,7 +2,7 @@
 
 The judge says whether a kernel is right and how its time compares, with an interval; the policy is here:
 
-* not accepted                      → reverted
+* not accepted                      → reverted (also what the judge's screen dropped as too slow to look at further)
 * accepted, no kernel yet           → kept: it is the beginning of kernel.py, also when PyTorch is still faster
 * confirmed ahead of the incumbent  → kept, if the lower bound is above 1 and the gain is at least `min_gain`
 * clearly shorter and not slower    → kept as "simpler", if the lower bound against the *best ever* is above 0.995
@@ -17,7 +17,7 @@ import re
 import tokenize
 from dataclasses import dataclass
 
-from autokernel.records import Decision, Outcome, Timing, Verdict
+from autokernel.records import Decision, Outcome, Reason, Timing, Verdict
 
 SHORTER = 0.8  # a source is clearly shorter below this fraction of the incumbent's tokens
 NOT_SLOWER = 0.995
@@ -43,6 +43,9 @@ class Standing:
 
 def decide(verdict: Verdict, source: str, standing: Standing, min_gain: float) -> Ruling:
     """`verdict.timing` is against the incumbent kernel, or PyTorch when there is none. `min_gain` 0.005 is 0.5 %."""
+    if verdict.reason is Reason.too_slow and verdict.timing is not None:
+        against = "PyTorch" if standing.incumbent is None else "the incumbent"
+        return Ruling(Decision.reverted, f"not faster: {verdict.timing.speedup:.3g}× {against} in the screen")
     if verdict.verdict is not Outcome.accepted:
         return Ruling(Decision.reverted, f"{verdict.verdict.value} at {verdict.stage.value}: {verdict.reason.value}")
     timing = verdict.timing

@@ -19,7 +19,7 @@ from autokernel.loop.decide import Ruling, Standing, could_be_simpler, decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.signals import StopFlag
 from autokernel.loop.state import EVALUATION, TaskState
-from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Timing, Trial, Verdict
+from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reason, Timing, Trial, Verdict
 
 Baseline = Literal["eager", "inductor"]
 
@@ -150,6 +150,7 @@ def _trial(
     state: TaskState, proposal: Proposal, verdict: Verdict, ruling: Ruling, number: int, commit: str, seconds: float
 ) -> Trial:
     task, timing = state.task, verdict.timing
+    interval = timing if timing is not None and timing.pairs > 1 else None  # one pair has none
     latency = timing.candidate_us if timing is not None else None
     eager, inductor = verdict.baselines.get("eager"), verdict.baselines.get("inductor")
     return Trial(
@@ -160,15 +161,16 @@ def _trial(
         latency_us=_round(latency),
         pct_peak=_round(timing.pct_of_ceiling) if timing is not None else None,
         speedup_vs_pytorch=_round(eager.speedup) if eager is not None else None,
-        correctness=_WORDS[verdict.verdict],
+        # what was dropped as too slow has failed nothing; its reason says that only the smoke stage was run
+        correctness="PASS" if verdict.reason is Reason.too_slow else _WORDS[verdict.verdict],
         peak_vram_mb=_round(verdict.peak_memory / 2**20) if verdict.peak_memory else None,
         description=proposal.hypothesis or proposal.schedule or "",
         task=task.id,
         decision=ruling.decision,
         reason=ruling.reason,
         speedup_vs_incumbent=_round(timing.speedup) if timing is not None else None,
-        ci_low=_round(timing.ci_low) if timing is not None else None,
-        ci_high=_round(timing.ci_high) if timing is not None else None,
+        ci_low=_round(interval.ci_low) if interval is not None else None,
+        ci_high=_round(interval.ci_high) if interval is not None else None,
         speedup_vs_compile=_round(inductor.speedup) if inductor is not None else None,
         commit=commit,
         proposer=proposal.author,

@@ -32,6 +32,7 @@ _UNTRACKED = (
     f"/{LOCK}",
     "/use.py",
     "/proof.json",
+    "/winners.json",
     "/report.html",
     "/progress.png",
     ".*.partial",
