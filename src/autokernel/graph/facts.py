@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,17 +116,44 @@ def _read(lowered: fx.GraphModule, node: fx.Node) -> Facts:
         return Facts("view")
     if not node.all_input_nodes and all(kind_of(call.target) in ("creation", "index") for call in calls):
         return Facts("constant")
-    reductions = set()
-    for call in calls:
-        if kind_of(call.target) == "reduction":
-            rows = trailing(value_of(call.args[0]).shape, _dims(call))
-            if rows is None:
-                return Facts("opaque", reason=f"{call.target} reduces over dims that are not the last ones")
-            reductions.add(rows)
+    reductions = _reductions(calls)
+    if reductions is None:
+        return Facts("opaque", reason=f"{node.target} reduces over dims that are not the last ones")
     moving = [call for call in calls if kind_of(call.target) == "index" and call.target not in _KEEPS_ROWS]
     gathers = any(kind_of(call.target) == "gather" for call in calls)
     aligned = all(call.target is aten.clone.default for call in moving)
     return Facts("fusable", frozenset(reductions), aligned, gathers)
+
+
+def _reductions(calls: Sequence[fx.Node]) -> set[tuple[int, int]] | None:
+    """(rows, length) of all reductions; None when one of them is not over the last dims."""
+    found = set()
+    for call in calls:
+        if kind_of(call.target) == "reduction":
+            rows = trailing(value_of(call.all_input_nodes[0]).shape, _dims(call))
+            if rows is None:
+                return None
+            found.add(rows)
+    return found
+
+
+def row_space(reductions: Iterable[tuple[int, int]]) -> tuple[int, int] | None:
+    """The one (rows, length) that all reductions share, a last reduction over the rows themselves aside; else None."""
+    spaces = sorted(reductions, reverse=True)
+    if len(spaces) == 2 and spaces[1] == (1, spaces[0][0]):
+        spaces.pop()
+    return spaces[0] if len(spaces) == 1 else None
+
+
+def lowered_kind(lowered: fx.GraphModule) -> Literal["pointwise", "row", "other"]:
+    """The kind of region that a whole lowered graph is."""
+    calls = [call for call in lowered.graph.nodes if call.op == "call_function"]
+    reductions = _reductions(calls)
+    if reductions is None or any(kind_of(call.target) == "opaque" for call in calls):
+        return "other"
+    if not reductions:
+        return "other" if any(kind_of(call.target) == "gather" for call in calls) else "pointwise"
+    return "row" if row_space(reductions) is not None else "other"
 
 
 def _copies_input(call: fx.Node, node: fx.Node) -> bool:

@@ -2,8 +2,8 @@
 
 The fingerprint is the sha256 of canonical JSON of the lowered graph: nodes in order with overload and constants,
 dtypes, rank and stride class of inputs and outputs. Sizes stand only in the shape key: shapes of inputs and outputs,
-and every size or bound among the arguments of index maps and creation. Names, weights, devices and module paths are left
-out.
+and every size or bound among the arguments of index maps and creation. Names, weights, devices
+and module paths are left out.
 """
 
 from __future__ import annotations

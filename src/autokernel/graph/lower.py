@@ -83,24 +83,23 @@ class _Lowering(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def lower(function: Callable[..., Any], inputs: Sequence[Any], *, whole: bool = True) -> fx.GraphModule:
+def lower(
+    function: Callable[..., Any], inputs: Sequence[Any], *, whole: bool = True, names: Sequence[str] = ()
+) -> fx.GraphModule:
     """Trace `function(*inputs)` (a region's GraphModule, or plain PyTorch) into lowered, functional form.
 
     `inputs` are tensors (real or fake; only their metadata is used) and Python scalars. The result takes the same
-    inputs and returns a tuple. With `whole=False` fused attention is written out as matrix products and a softmax
-    (what a float64 oracle needs). Raises CaptureFailed when the function bakes a tensor of its own in as a constant;
-    else whatever tracing raises.
+    inputs, called `names` (by default as a GraphModule's placeholders), and returns a tuple. With `whole=False` fused
+    attention is written out as matrix products and a softmax (what a float64 oracle needs). Raises CaptureFailed when
+    the function bakes a tensor of its own in as a constant; else whatever tracing raises.
     """
 
     def call(*args: Any) -> tuple[Any, ...]:
         out = function(*args)
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
-    names = (
-        [node.name for node in function.graph.find_nodes(op="placeholder")]
-        if isinstance(function, fx.GraphModule)
-        else []
-    )
+    if not names and isinstance(function, fx.GraphModule):
+        names = [node.name for node in function.graph.find_nodes(op="placeholder")]
     mode, fakes = fake_inputs(inputs)
     # a tracing context of a surrounding compilation would insist on its own fake mode
     with torch._guards.tracing(None), torch.no_grad(), mode:

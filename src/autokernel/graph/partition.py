@@ -23,7 +23,7 @@ from torch import Tensor, fx
 
 from autokernel.graph import Region
 from autokernel.graph.cut import make_region
-from autokernel.graph.facts import Facts, facts_of, row_keeping
+from autokernel.graph.facts import Facts, facts_of, row_keeping, row_space
 
 
 class _Cluster:
@@ -171,14 +171,6 @@ class _Partitioner:
                 if producer in own and not all(row_keeping(view) for view in views):
                     return False
         return all(_count(node) in (1, rows, rows * length) for node in self.outputs(nodes))
-
-
-def row_space(reductions: set[tuple[int, int]]) -> tuple[int, int] | None:
-    """The one (rows, length) that all reductions share, a last reduction over the rows themselves aside; else None."""
-    spaces = sorted(reductions, reverse=True)
-    if len(spaces) == 2 and spaces[1] == (1, spaces[0][0]):
-        spaces.pop()
-    return spaces[0] if len(spaces) == 1 else None
 
 
 def _count(node: fx.Node) -> int:

@@ -1,9 +1,9 @@
 """Targets: what the user typed, or objects of this process, as a model with example inputs.
 
     file.py        KernelBench form: `Model`, `get_inputs()`, `get_init_inputs()` (optional)
-    file.py:name   a Module class (with get_init_inputs/get_inputs of the same file), a Module instance (with get_inputs),
-                   or a function without arguments that returns (model, args), (model, args, kwargs), or a list of
-                   weighted ones: [(weight, (model, args, kwargs)), ...] with the same model
+    file.py:name   a Module class (with get_init_inputs/get_inputs of the same file), a Module instance (with
+                   get_inputs), or a function without arguments that returns (model, args), (model, args, kwargs),
+                   or a list of weighted ones: [(weight, (model, args, kwargs)), ...] with the same model
 
 Models are put into eval mode, on the device, and (if asked) into a dtype; example inputs follow. Random weights and
 inputs are drawn under a fixed seed, and the caller's random state is restored. Errors in the user's own code come out
@@ -39,7 +39,7 @@ _DTYPES = {
 
 
 def load_target(target: str, *, device: str = "cpu", dtype: str | None = None, batch: int | None = None) -> Workload:
-    """Load a command-line target. `batch` repeats or cuts the first dim of inputs that have the batch's size.
+    """Load a command-line target. `batch` repeats or cuts the first dim of every example tensor.
 
     Raises TargetNotFound, TargetInvalid, TargetFailed, UnsupportedTarget, DeviceUnavailable, OutOfMemory.
     """
@@ -58,7 +58,7 @@ def load_target(target: str, *, device: str = "cpu", dtype: str | None = None, b
     return workload
 
 
-def from_objects(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Workload:
+def from_objects(model: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> Workload:
     """A workload from a Module (put into eval mode) or a plain function. Raises TargetInvalid, TargetFailed."""
     if not callable(model):
         raise TargetInvalid(target="python", detail=f"a {type(model).__name__} can't be called")
