@@ -1,9 +1,5 @@
 """`install(model, winners, mode)`: the model compiled with its regions replaced by winners where they fit.
 
-The backend captures the graph Dynamo hands it on the same route as the tasks were made, cuts it with the same
-partitioner, and puts an operator in place of every region whose fingerprint and shape key have a winner. What is left
-is compiled by Inductor, or run as it is (mode "eager"). A graph in which nothing fits is compiled as it came.
-
 Sizes are compiled as they come (`dynamic=False`): a kernel was judged for its own, and a graph with symbolic sizes made
 after another shape would shut it out. Not covered: a backward pass; with gradients on, the original model runs.
 """
@@ -12,22 +8,19 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from autokernel.graph import CapturedGraph, Skipped
-from autokernel.graph.capture import make_backend
-from autokernel.graph.replace import replace
+from autokernel.graph import Skipped
 from autokernel.install import Winner
-from autokernel.install.compiling import Mode, compile_alone, inductor_patches
+from autokernel.install.compiling import Mode, baseline, compile_alone
 from autokernel.install.engagement import calls_seen
 from autokernel.install.kernel import load
-from autokernel.install.ops import Operator, misfit, operator
+from autokernel.install.substitute import Substitution
 
 
 class FallbackWarning(UserWarning):
@@ -39,7 +32,8 @@ def install(
 ) -> Installed:
     """The model with its winners, compiled on first call. The model itself is not changed and shares its weights.
 
-    mode: "default" or "max-autotune" (Inductor compiles the rest) or "eager" (the rest runs as captured).
+    mode: "default" or "max-autotune" (Inductor compiles the rest) or "eager" (the rest runs as captured). Without
+    winners it is the plain baseline of that mode.
     refused: a reason for which no winner may run here at all; then every call is the original's.
     Kernels are built and loaded now: raises NoCompiler, CompileFailure, KernelInvalid, or what a kernel file raises.
     """
@@ -50,11 +44,7 @@ def install(
 
 
 class Installed:
-    """Callable like the model; other attributes are the model's own.
-
-    `replaced`: task id → number of places it stands in (the most of any call; graphs are compiled on first call).
-    `left`: why regions that have a winner were left alone. `skipped`: graphs that could not be captured.
-    """
+    """Callable like the model; attributes that are not its own are the model's."""
 
     def __init__(
         self, model: Callable[..., Any], winners: tuple[Winner, ...], mode: Mode, refused: str | None = None
@@ -62,100 +52,75 @@ class Installed:
         self.original = model
         self.winners = winners
         self.mode = mode
-        self.replaced: dict[str, int] = {winner.task.id: 0 for winner in winners}
-        self.left: list[str] = []
-        self.skipped: list[Skipped] = []
         self._refused = refused
-        self._table = {winner.key: winner for winner in winners}
-        self._operators: dict[str, Operator] = {}
-        self._misses_before: dict[str, int] = {}
         self._originals = 0
-        self._compilations = 0
-        self._sites: Counter[str] = Counter()  # of the call that is compiling
         self._said: set[str] = set()
         self._lock = threading.Lock()
-        compile_rest = None if mode == "eager" else self._compile
-        self._compiled = compile_alone(
-            model, backend=make_backend(self._handle, compile_rest, skipped=self.skipped), dynamic=False
+        self._substitution = Substitution(winners, mode)
+        self._compiled = (
+            compile_alone(model, backend=self._substitution.backend(), dynamic=False)
+            if winners
+            else baseline(model, mode)
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._refused is not None:
             return self._run_original(self._refused, args, kwargs)
-        if torch.is_grad_enabled() and self._wants_gradients(args, kwargs):
+        if self.winners and torch.is_grad_enabled() and self._wants_gradients(args, kwargs):
             return self._run_original("gradients are on; call it under torch.no_grad()", args, kwargs)
-        before = self._compilations
+        before = self._substitution.compilations
         result = self._compiled(*args, **kwargs)
-        if self._compilations != before:
+        if self._substitution.compilations != before:
             self._look_at_compilation()
         return result
 
     def __getattr__(self, name: str) -> Any:
-        if name == "original":  # not yet set: a lookup during unpickling or copying
+        if name.startswith("_") or name == "original":  # our own, not set yet: a lookup while copying or unpickling
             raise AttributeError(name)
         return getattr(self.original, name)
 
     @property
+    def replaced(self) -> dict[str, int]:
+        """Task id → places of the model it stands in; known after the first call."""
+        return dict(self._substitution.replaced)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Why regions that have a winner were left alone, each beginning with the task's id."""
+        return tuple(self._substitution.left)
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """Graphs that could not be captured, and run without our kernels."""
+        return tuple(self._substitution.skipped)
+
+    @property
     def fallbacks(self) -> int:
         """Calls of the original model, and calls of an operator whose guards turned it away."""
-        missed = sum(op.misses - self._misses_before[task] for task, op in self._operators.items())
-        return self._originals + missed
+        return self._originals + self._substitution.misses
 
     def engaged(self, *args: Any, **kwargs: Any) -> dict[str, int]:
         """Task id → calls of its kernel in one profiled call of the model with these inputs; fallbacks don't count."""
         self(*args, **kwargs)  # so that no compilation, which runs graphs to check them, falls into the profile
-        before = {task: op.misses for task, op in self._operators.items()}
-        seen = calls_seen(lambda: self(*args, **kwargs), frozenset(op.name for op in self._operators.values()))
+        operators = self._substitution.operators
+        before = {task: op.misses for task, op in operators.items()}
+        seen = calls_seen(lambda: self(*args, **kwargs), frozenset(op.name for op in operators.values()))
         found = dict.fromkeys(self.replaced, 0)
-        for task, op in self._operators.items():
+        for task, op in operators.items():
             found[task] = seen[op.name] - (op.misses - before[task])
         return found
 
-    # --- compiling ---
-
-    def _handle(self, captured: CapturedGraph, inputs: Sequence[Any]) -> fx.GraphModule | None:
-        self._compilations += 1
-        chosen: dict[int, Any] = {}
-        sites: Counter[str] = Counter()
-        for region in captured.regions:
-            winner = self._table.get((region.fingerprint, region.shape_key))
-            if winner is None:
-                continue
-            reason = misfit(winner.task, region.inputs, region.outputs)
-            if reason is not None:
-                self.left.append(f"{winner.task.id} in graph {captured.index}: {reason}")
-                continue
-            op = operator(winner, region.module)
-            self._misses_before.setdefault(winner.task.id, op.misses)
-            self._operators[winner.task.id] = op
-            chosen[region.index] = op.overload
-            sites[winner.task.id] += 1
-        if not chosen:
-            return None
-        self._sites.update(sites)
-        return replace(captured, chosen)
-
-    def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        from torch._inductor.compile_fx import compile_fx
-
-        compiled: Any = compile_fx(module, list(inputs), config_patches=inductor_patches(self.mode))
-        return cast("Callable[..., Any]", compiled)
-
     def _look_at_compilation(self) -> None:
         """After a call that compiled: say what its user would not notice."""
-        sites, self._sites = self._sites, Counter()
-        for task, count in sites.items():
-            self.replaced[task] = max(self.replaced[task], count)
-        if self.winners and not sites:
+        if not self._substitution.settle():
             why = f" ({self.left[-1]})" if self.left else ""
             self._say(f"no kernel fits this call of the model; it runs without ours{why}")
-        if self._compilations >= torch._dynamo.config.recompile_limit:
+        count = self._substitution.compilations
+        if count >= torch._dynamo.config.recompile_limit:
             self._say(
-                f"the model was compiled {self._compilations} times (new shapes, dtypes or branches); "
+                f"the model was compiled {count} times (new shapes, dtypes or branches); "
                 "after its limit PyTorch runs further ones in eager"
             )
-
-    # --- falling back ---
 
     def _wants_gradients(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if isinstance(self.original, nn.Module) and any(p.requires_grad for p in self.original.parameters()):

@@ -32,7 +32,7 @@ def load(source: str) -> Callable[..., Any]:
     sys.modules.setdefault(_LOADER, importlib.import_module(f"autokernel.languages.cpp.{_LOADER}"))
     module = types.ModuleType(name)
     exec(compile(source, f"<{name}>", "exec"), module.__dict__)
-    launch = module.__dict__.get("launch")
+    launch: Callable[..., Any] | None = module.__dict__.get("launch")
     if not callable(launch):
         raise KernelInvalid(path=name, detail="it defines no `launch`")
     return launch
@@ -44,7 +44,8 @@ def _language(source: str, name: str) -> str:
     except SyntaxError as error:
         raise KernelInvalid(path=name, detail=f"line {error.lineno}: {error.msg}") from error
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            if any(isinstance(target, ast.Name) and target.id == "LANGUAGE" for target in statement.targets):
-                return str(statement.value.value)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Constant):
+            continue
+        if any(isinstance(target, ast.Name) and target.id == "LANGUAGE" for target in statement.targets):
+            return str(statement.value.value)
     raise KernelInvalid(path=name, detail="it has no LANGUAGE")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ from torch import nn
 
 from autokernel.errors import NotARun
 from autokernel.install import Winner
-from autokernel.install.backend import Installed, install
+from autokernel.install.backend import FallbackWarning, Installed, install
 from autokernel.install.compiling import Mode
+from autokernel.install.kernel import load
+from autokernel.install.substitute import Backend, Substitution
 from autokernel.records import KeptKernel, KeptKernels
 
 FILE = "winners.json"
@@ -66,6 +69,22 @@ def apply_saved(run: Path, model: Callable[..., Any]) -> Installed:
     """
     saved = load_saved(run)
     return install(model, load_winners(run), saved.compiled_as, refused=_unproved(saved, model))
+
+
+def saved_backend(run: Path) -> Backend:
+    """The same as a backend: `torch.compile(model, backend=...)`.
+
+    Under another torch version, or where gradients are needed, graphs are compiled without the run's kernels. Raises
+    as `load_saved` does, and what loading a kernel raises.
+    """
+    saved, winners = load_saved(run), load_winners(run)
+    refused = _unproved(saved, None)
+    if refused is not None:
+        warnings.warn(f"autokernel: the model is compiled without kernels: {refused}", FallbackWarning, stacklevel=2)
+        winners = []
+    for winner in winners:
+        load(winner.source)
+    return Substitution(winners, saved.compiled_as).backend()
 
 
 def _unproved(saved: KeptKernels, model: Any) -> str | None:

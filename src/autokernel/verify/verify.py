@@ -82,8 +82,9 @@ def kept(proof: Proof, winners: Sequence[Winner]) -> list[Winner]:
 
 
 def mode_of(proof: Proof) -> Mode:
-    """The mode for `install` that the proof was made with."""
-    return next(mode for mode in MODES if BASELINES[mode] == proof.compiled_as)
+    """The mode for `install` that the proof recommends: ours, or the best baseline's where there is no gain."""
+    name = proof.compiled_as if proof.result == "gain" else proof.best_baseline
+    return next(mode for mode in MODES if BASELINES[mode] == name)
 
 
 def _choose(

@@ -1,0 +1,88 @@
+"""The `torch.compile` backend that puts operators in the place of regions, and keeps account of what it did.
+
+It captures the graph Dynamo hands it on the same route as the tasks were made, cuts it with the same partitioner, and
+replaces every region whose fingerprint and shape key have a winner. What is left is compiled by Inductor, or run as it
+is (mode "eager"). A graph in which nothing fits, or that must be differentiated, is compiled as it came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+from autokernel.graph import CapturedGraph, Skipped
+from autokernel.graph.capture import make_backend
+from autokernel.graph.replace import replace
+from autokernel.install import Winner
+from autokernel.install.compiling import Mode, inductor_patches
+from autokernel.install.ops import Operator, misfit, operator
+
+Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+class Substitution:
+    """State of one backend. `replaced`: task id → places it stands in, the most of any one call of the model.
+
+    `left`: why regions that have a winner were left alone. `skipped`: graphs that could not be captured.
+    """
+
+    def __init__(self, winners: Sequence[Winner], mode: Mode) -> None:
+        self.winners = tuple(winners)
+        self.mode = mode
+        self.replaced: dict[str, int] = {winner.task.id: 0 for winner in winners}
+        self.left: list[str] = []
+        self.skipped: list[Skipped] = []
+        self.operators: dict[str, Operator] = {}
+        self.compilations = 0
+        self._misses_before: dict[str, int] = {}
+        self._sites: Counter[str] = Counter()  # of the call that is compiling
+        self._table = {winner.key: winner for winner in winners}
+
+    def backend(self) -> Backend:
+        """For `torch.compile(model, backend=...)`."""
+        rest = None if self.mode == "eager" else self._compile
+        return make_backend(self._handle, rest, skipped=self.skipped)
+
+    @property
+    def misses(self) -> int:
+        """Calls that the guards of our operators turned away since this backend first used them."""
+        return sum(op.misses - self._misses_before[task] for task, op in self.operators.items())
+
+    def settle(self) -> bool:
+        """After a call that compiled: take its places into `replaced`; whether there were any."""
+        sites, self._sites = self._sites, Counter()
+        for task, count in sites.items():
+            self.replaced[task] = max(self.replaced[task], count)
+        return bool(sites)
+
+    def _handle(self, captured: CapturedGraph, inputs: Sequence[Any]) -> fx.GraphModule | None:
+        self.compilations += 1
+        if torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
+            self.left.append(f"graph {captured.index}: gradients are on, and kernels have no backward")
+            return None
+        chosen: dict[int, Any] = {}
+        for region in captured.regions:
+            winner = self._table.get((region.fingerprint, region.shape_key))
+            if winner is None:
+                continue
+            task = winner.task.id
+            reason = misfit(winner.task, region.inputs, region.outputs)
+            if reason is not None:
+                self.left.append(f"{task} in graph {captured.index}: {reason}")
+                continue
+            op = operator(winner, region.module)
+            self._misses_before.setdefault(task, op.misses)
+            self.operators[task] = op
+            chosen[region.index] = op.overload
+            self._sites[task] += 1
+        return replace(captured, chosen) if chosen else None
+
+    def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        from torch._inductor.compile_fx import compile_fx
+
+        compiled: Any = compile_fx(module, list(inputs), config_patches=inductor_patches(self.mode))
+        return cast("Callable[..., Any]", compiled)
