@@ -1,7 +1,9 @@
 """What is written agrees with what is there: commands, flags, columns, links, and CI's use of the README."""
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,21 @@ def test_every_page_is_in_the_navigation():
     config = (ROOT / "mkdocs.yml").read_text()
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")}
     assert set(re.findall(r": (\S+\.md)$", config, re.M)) == pages
+
+
+def test_the_kernel_file_on_its_page_compiles_and_adds(tmp_path):
+    from autokernel.languages.cpp.language import LOADER_DIRECTORY, Cpp
+
+    page = (ROOT / "docs/reference/kernel-file.md").read_text()
+    source = re.search(r"```python\n(.*?)```", page, re.S)[1]
+    assert not [finding for finding in Cpp().check(source) if finding.fatal]
+    artifact = Cpp().compile(source)
+    (tmp_path / "kernel.py").write_text(source)
+    (tmp_path / "use.py").write_text(
+        "import torch, kernel\n"
+        "a, b, out = torch.randn(3, 1001), torch.randn(3, 1001), torch.full((3, 1001), float('nan'))\n"
+        "kernel.launch(a, b, out)\n"
+        "assert torch.equal(out, a + b)\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(LOADER_DIRECTORY), "AUTOKERNEL_CPP_CACHE": str(artifact.directory)}
+    subprocess.run([sys.executable, "use.py"], cwd=tmp_path, env=env, check=True)

@@ -49,7 +49,7 @@ def ailing(tmp_path_factory):
         "doctor",
         "--json",
         PATH=str(tmp_path_factory.mktemp("empty")),
-        AUTOKERNEL_CXX="/nowhere/g++",
+        CXX="/nowhere/g++",
         AUTOKERNEL_CACHE_DIR="/dev/null/cache",
     )
 

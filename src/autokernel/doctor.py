@@ -106,33 +106,34 @@ def check_torch() -> Check:
 
 
 def check_compiler() -> Check:
-    from autokernel import settings
+    """The compiler that kernels are built with."""
+    from autokernel.errors import NoCompiler
+    from autokernel.languages.cpp import compiler
 
-    configured = settings.load().cxx
-    candidates = [configured] if configured else ["g++", "c++", "clang++"]
-    path = next((found for name in candidates if (found := shutil.which(name))), None)
-    if path is None:
-        return Check(
-            "compiler", "fail", f"none of {', '.join(candidates)} found", "Install one: `apt-get install g++`."
-        )
-    return build_and_run(path)
+    try:
+        return build_and_run(compiler.find())
+    except NoCompiler as error:
+        found, _, remedy = str(error).partition("\n")
+        return Check("compiler", "fail", found, remedy)
 
 
 def build_and_run(compiler: str) -> Check:
-    """Compile a small OpenMP program for this CPU and run it."""
+    """Compile a small OpenMP program for this CPU, as kernels are compiled, and run it."""
+    from autokernel.languages.cpp.autokernel_loader import FLAGS
+
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "probe.cpp"), Path(folder, "probe")
         source.write_text(_OPENMP)
-        command = [compiler, "-O3", "-march=native", "-fopenmp", "-std=c++17", str(source), "-o", str(program)]
-        built = _run(command)
+        flags = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
+        built = _run([compiler, *flags, str(source), "-o", str(program)])
         if built.returncode:
-            return Check("compiler", "fail", f"{compiler} can't build an OpenMP program: {_last(built.stderr)}",
-                         "Install a complete compiler (`apt-get install g++`), or set CXX to another one.")  # fmt: skip
+            found = f"{compiler} can't build an OpenMP program: {_last(built.stderr)}"
+            remedy = "Install a complete compiler (`apt-get install g++`), or set CXX to another one."
+            return Check("compiler", "fail", found, remedy)
         ran = _run([str(program)])
     if ran.returncode or ran.stdout.split()[1:] != ["499500"]:
-        said = _last(ran.stderr) or ran.stdout.strip()
-        return Check("compiler", "fail", f"a program built by {compiler} does not run: {said}",
-                     "Check that its OpenMP runtime (libgomp1, or libomp5 for clang) is installed.")  # fmt: skip
+        found = f"a program built by {compiler} does not run: {_last(ran.stderr) or ran.stdout.strip()}"
+        return Check("compiler", "fail", found, "Check that its OpenMP runtime (libgomp1, or libomp5) is installed.")
     version = _run([compiler, "--version"]).stdout.splitlines()[0]
     return Check("compiler", "ok", f"{version}; OpenMP with {ran.stdout.split()[0]} threads")
 

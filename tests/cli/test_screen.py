@@ -12,6 +12,7 @@ from autokernel.cli.main import status
 from autokernel.cli.options import seconds
 from autokernel.cli.screen import Screen
 from autokernel.errors import JudgeUnsound, TargetNotFound
+from autokernel.loop.signals import Stopped
 
 
 def leave(screen, error):
@@ -45,6 +46,11 @@ def test_an_unexpected_error_is_ours_and_its_traceback_is_in_a_file(capsys):
 
 def test_an_exit_passes_through_unchanged():
     assert leave(Screen(), typer.Exit(1)) == 1
+
+
+def test_a_stopped_run_ends_as_shells_expect_and_says_by_what(capsys):
+    assert leave(Screen(), Stopped("SIGHUP")) == 130
+    assert capsys.readouterr().err == "Stopped by SIGHUP.\n"
 
 
 def test_an_interrupt_is_not_an_error_of_ours():

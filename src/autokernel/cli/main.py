@@ -8,12 +8,10 @@ import typer
 
 import autokernel
 from autokernel.cli import options as o
-from autokernel.cli.screen import Screen, diagnosis
+from autokernel.cli.screen import INTERRUPTED, Screen, diagnosis
 
 if TYPE_CHECKING:
     from autokernel.records import Proof
-
-INTERRUPTED = 130  # as shells give it for Ctrl-C
 
 app = typer.Typer(
     name="autokernel",
@@ -150,6 +148,7 @@ def submit(
     run: o.Run,
     task: o.TaskName,
     kernel: o.Kernel,
+    description: o.Description = "",
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
@@ -159,7 +158,7 @@ def submit(
         from autokernel.loop.submit import submit as hand_in
         from autokernel.report import judged
 
-        trial, verdict = hand_in(run, task, kernel, say=screen.say)
+        trial, verdict = hand_in(run, task, kernel, description=description, say=screen.say)
         screen.show(judged(verdict, trial))
         screen.write_json(verdict.dump())
         raise typer.Exit(0 if trial.decision == "kept" else 1)

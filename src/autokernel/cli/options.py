@@ -40,6 +40,9 @@ Reference = Annotated[
 ]
 
 Kernel = Annotated[Path, typer.Option("--kernel", help="The kernel file to judge.", metavar="FILE", show_default=False)]
+Description = Annotated[
+    str, typer.Option("--description", help="What you tried, for the journal.", metavar="TEXT", show_default=False)
+]
 Device = Annotated[str, typer.Option("--device", help="Where the model runs.")]
 Dtype = Annotated[
     str | None,

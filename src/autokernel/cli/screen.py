@@ -17,11 +17,13 @@ import typer
 from rich.console import Console, RenderableType
 
 from autokernel.errors import AutokernelError
+from autokernel.loop.signals import Stopped
 
 if TYPE_CHECKING:
     from autokernel.doctor import Check
 
 OURS = 3
+INTERRUPTED = 130  # as shells give it for Ctrl-C
 PLAIN_WIDTH = 120  # of tables where the output is a file or a pipe
 
 
@@ -72,6 +74,8 @@ class Screen:
     ) -> None:
         if isinstance(error, AutokernelError):
             self._end(str(error), error.exit_code, error)
+        if isinstance(error, Stopped):
+            self._end(f"Stopped by {error}.", INTERRUPTED, error)
         if isinstance(error, Exception) and not isinstance(error, (typer.Exit, typer.Abort, BrokenPipeError)):
             self._end(self._unexpected(error), OURS, error)
 
@@ -83,7 +87,7 @@ class Screen:
             f"The traceback is in {file.name}; please report it together with the output of `autokernel doctor --json`."
         )
 
-    def _end(self, message: str, status: int, error: Exception) -> NoReturn:
+    def _end(self, message: str, status: int, error: BaseException) -> NoReturn:
         if self._verbose:
             traceback.print_exception(error)
         self._errors.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
