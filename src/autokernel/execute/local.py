@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 
 class LocalExecutor:
-    """`open_bench(folder)` makes the judge of one task; it is kept until `close`."""
+    """`open_bench(folder)` makes the judge of one task; it is kept until `close`, which ends with `on_close`."""
 
-    def __init__(self, open_bench: Callable[[Path], Bench]) -> None:
+    def __init__(self, open_bench: Callable[[Path], Bench], on_close: Callable[[], None] = lambda: None) -> None:
         self._open = open_bench
+        self._on_close = on_close
         self._benches: dict[str, Bench] = {}
 
     def submit(self, job: Job) -> Future[Verdict]:
@@ -34,6 +35,7 @@ class LocalExecutor:
         while self._benches:
             _, bench = self._benches.popitem()
             bench.close()
+        self._on_close()
 
     def _bench(self, folder: str) -> Bench:
         if folder not in self._benches:

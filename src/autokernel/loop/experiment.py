@@ -40,6 +40,7 @@ class Bench:
     min_gain: float
     author: str
     say: Callable[[str], None]
+    commitment: str | None = None  # of seeds that hold for one experiment only; a run's own are in run.toml
 
     def task_folder(self, state: TaskState) -> str:
         return str(self.folder.task_folder(state.task.id))
@@ -76,7 +77,8 @@ def experiment(
     """
     journal = bench.folder.journal
     with bench.stop.shielded():
-        flight = journal.begin(state.task.id, proposal.source, proposal.hypothesis or proposal.schedule or "")
+        description = proposal.hypothesis or proposal.schedule or ""
+        flight = journal.begin(state.task.id, proposal.source, description, commitment=bench.commitment)
         try:
             with bench.stop.interruptible():
                 verdict, ruling = _judge(bench, state, proposal.source, evaluation)

@@ -112,11 +112,13 @@ class Journal:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def begin(self, task: str, source: str, description: str = "") -> Experiment:
-        """Steps 1 and 2."""
+    def begin(self, task: str, source: str, description: str = "", commitment: str | None = None) -> Experiment:
+        """Steps 1 and 2. `commitment`: of seeds that hold for this experiment only; published in the commit."""
         number = self._next_number()
         title = " ".join(description.split())
         message = f"{task}: {title}"[:100].rstrip(": ") + f"\n\nExperiment: {number}\n"
+        if commitment is not None:
+            message += f"Seeds: {commitment}\n"
         commit = self.repository.commit({kernel_path(task): source}, message, self.repository.head())
         self.repository.set_ref("pending", number, commit)
         return Experiment(number=number, task=task, source=source, commit=commit)

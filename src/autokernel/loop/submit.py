@@ -9,9 +9,11 @@ from pathlib import Path
 
 from autokernel.errors import KernelInvalid
 from autokernel.execute import Executor
+from autokernel.judge.seeds import Seeds
 from autokernel.loop import noise
 from autokernel.loop.experiment import Bench, experiment
 from autokernel.loop.folder import RunFolder
+from autokernel.loop.judging import local_executor
 from autokernel.loop.run import MIN_GAIN
 from autokernel.loop.signals import StopFlag, caught
 from autokernel.loop.state import restore
@@ -49,14 +51,12 @@ def submit(
         loaded = load(folder.task_folder(name))
         proposal = Proposal(source=source, language=language, author=AUTHOR, hypothesis=description)
         state = restore(folder, loaded, folder.profile())
-        own = None
+        seeds, own = Seeds.fresh(), None
         if executor is None:
-            from autokernel.loop.judging import local_executor
-
-            executor = own = local_executor(folder, say=say)
+            executor = own = local_executor(folder, seeds=seeds, tasks={name: loaded}, say=say)
         try:
             min_gain = noise.min_gain(folder, folder.config.min_gain or MIN_GAIN)
-            bench = Bench(folder, executor, stop, min_gain, AUTHOR, say)
+            bench = Bench(folder, executor, stop, min_gain, AUTHOR, say, commitment=seeds.commitment)
             return experiment(bench, state, proposal, started=started)
         finally:
             if own is not None:

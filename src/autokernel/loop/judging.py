@@ -1,0 +1,109 @@
+"""The executor of a run: one sandbox for all tasks, one judge for each, opened when first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autokernel import settings
+from autokernel.execute import Comparison, Job, Side
+from autokernel.execute.local import LocalExecutor
+from autokernel.judge import Opponent, Request
+from autokernel.judge.seeds import Seeds
+from autokernel.loop.folder import RunFolder
+from autokernel.records import Ceilings, StageResult, Timing, Verdict
+from autokernel.task import LoadedTask
+
+if TYPE_CHECKING:
+    from autokernel.judge.judge import Judge
+    from autokernel.judge.sandbox import Sandbox
+
+DEADLINE = 30.0  # for any single step of a child in a comparison, seconds
+
+
+class JudgeBench:
+    """A `Judge` behind the executor's door."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def judge(self, job: Job) -> Verdict:
+        request = Request(
+            level=job.level,
+            min_gain=job.min_gain,
+            max_pairs=job.max_pairs,
+            deadline_seconds=job.deadline_seconds,
+        )
+        return self._judge.verdict(job.source, _opponent(job.opponent), request)
+
+    def compare(self, comparison: Comparison) -> Timing:
+        first, second = _opponent(comparison.first), _opponent(comparison.second)
+        return self._judge.compare(first, second, pairs=comparison.max_pairs, deadline=DEADLINE)
+
+    def close(self) -> None:
+        """A judge holds nothing of its own; the sandbox is the executor's."""
+
+
+class _Benches:
+    """Opens benches over one sandbox, which starts with the first."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        tasks: Mapping[str, LoadedTask],
+        seeds: Seeds,
+        say: Callable[[str], None],
+        on_stage: Callable[[StageResult], None] | None,
+    ) -> None:
+        profile = folder.profile()
+        wanted, own = folder.config, settings.load()
+        self._isolation = own.isolation if wanted.isolation == "auto" else wanted.isolation
+        self._threads = wanted.threads or own.threads or profile.threads
+        self._ceilings: Ceilings = profile.ceilings
+        self._tasks, self._seeds, self._say, self._on_stage = tasks, seeds, say, on_stage
+        self._sandbox: Sandbox | None = None
+
+    def open(self, path: Path) -> JudgeBench:
+        from autokernel.judge.judge import Judge
+        from autokernel.task.folder import load
+
+        loaded = self._tasks.get(path.name) or load(path)
+        judge = Judge(loaded, self._started(), seeds=self._seeds, ceilings=self._ceilings, on_stage=self._on_stage)
+        return JudgeBench(judge)
+
+    def close(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.close()
+            self._sandbox = None
+
+    def _started(self) -> Sandbox:
+        from autokernel.judge.sandbox import Sandbox
+
+        if self._sandbox is None:
+            sandbox = Sandbox(isolation=self._isolation, threads=self._threads)
+            if sandbox.weakness:
+                self._say(f"judging without bubblewrap, which is weaker: {sandbox.weakness}")
+            self._sandbox = sandbox.__enter__()
+        return self._sandbox
+
+
+def local_executor(
+    folder: RunFolder,
+    *,
+    seeds: Seeds,
+    tasks: Mapping[str, LoadedTask] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    on_stage: Callable[[StageResult], None] | None = None,
+) -> LocalExecutor:
+    """Judging on this device, as the run's configuration, the settings and the profile say. Close it after use.
+
+    `tasks`: those already loaded; others are loaded from the run. The executor must be used from one thread, the one
+    that judges first. Raises BadSetting; a job raises SandboxUnavailable, SandboxDied, NoCompiler.
+    """
+    benches = _Benches(folder, tasks or {}, seeds, say, on_stage)
+    return LocalExecutor(benches.open, on_close=benches.close)
+
+
+def _opponent(side: Side) -> Opponent:
+    return Opponent(side.kind, side.source)
