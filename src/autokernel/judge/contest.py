@@ -1,0 +1,201 @@
+"""Two sides timed against each other: blocks in fresh processes, on values neither has seen, checked while they run.
+
+Each block's outputs are compared with the oracle on one set, chosen in secret, after a round chosen in secret: a kernel
+that is honest for its first N calls is caught by the blocks that follow.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+
+from autokernel.errors import NotTimed
+from autokernel.judge import pairs as rule
+from autokernel.judge.buffers import BufferSet, torch_dtype
+from autokernel.judge.cases import Cases
+from autokernel.judge.children import ChildFailure, Kernel
+from autokernel.judge.oracle import one_thread
+from autokernel.judge.sandbox import Sandbox
+from autokernel.judge.timing import Block, Plan, Refresh, measure_block, plan, rolling
+from autokernel.judge.tolerance import compare
+from autokernel.records import Ceilings, Reason, TensorSpec, Timing
+from autokernel.task.inputs import draw
+from autokernel.task.layout import storage_elements
+
+CONFIRM_PAIRS = 6  # at least; the interval of a fixed number of pairs is the one that is reported
+CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
+_GUESS_BYTES_PER_SECOND = 1e10
+_GUESS_CALL_SECONDS = 3e-6
+
+
+class Contest:
+    """Timing for one task. The buffers are kept from block to block and get new values before every round."""
+
+    def __init__(self, cases: Cases, sandbox: Sandbox, deadline: float, ceilings: Ceilings | None) -> None:
+        self.cases, self.sandbox, self.deadline, self.ceilings = cases, sandbox, deadline, ceilings
+        self.task = cases.task
+        self._sets: list[BufferSet] = []
+        self._plans: dict[Kernel, Plan] = {}
+        self._order = random.SystemRandom()
+
+    def planned(self, opponent: Kernel) -> Plan:
+        """How blocks against this opponent are made; a first block of it tells how long a call takes."""
+        if opponent not in self._plans:
+            size = self._set_bytes()
+            guess = size / _GUESS_BYTES_PER_SECOND + _GUESS_CALL_SECONDS
+            trial = plan(size, guess, budget_seconds=0.01)
+            seconds = self._block(opponent, trial, None).seconds
+            self._plans[opponent] = plan(size, seconds)
+        return self._plans[opponent]
+
+    def block(self, kernel: Kernel, planned: Plan, trusted: bool) -> Block:
+        """One block. Raises ChildFailure; a wrong output among the timed ones is one, too."""
+        return self._block(kernel, planned, None if trusted else self._verify)
+
+    def fresh_values(self) -> None:
+        """New draws for every set: what a confirmation runs on has nothing in common with what came before."""
+        self._sets.clear()
+
+    def run(
+        self,
+        opponent: Kernel,
+        candidate: Kernel,
+        decide: Callable[[Sequence[float]], rule.Decision],
+        on_pair: Callable[[int, float, float], None] | None = None,
+        trusted_candidate: bool = False,
+    ) -> tuple[list[tuple[float, float]], list[float]]:
+        """Pairs (opponent, candidate) of seconds a call until `decide` ends them, and the candidate's claims.
+
+        A claim is the child's own time a call over the parent's. Raises NotTimed when the opponent fails, ChildFailure
+        when the candidate does.
+        """
+        planned = self.opponent_plan(opponent)
+        claims: list[float] = []
+
+        def theirs() -> float:
+            return self.opponent_block(opponent, planned).seconds
+
+        def ours() -> float:
+            block = self.block(candidate, planned, trusted_candidate)
+            claims.append(block.claimed / block.seconds)
+            return block.seconds
+
+        measured = rule.measure_pairs(theirs, ours, decide, order=self._order, first_look=1, on_pair=on_pair)
+        return measured, claims
+
+    def opponent_plan(self, opponent: Kernel) -> Plan:
+        try:
+            return self.planned(opponent)
+        except ChildFailure as failure:
+            raise self._not_timed(opponent, failure) from failure
+
+    def opponent_block(self, opponent: Kernel, planned: Plan) -> Block:
+        try:
+            return self.block(opponent, planned, trusted=opponent.kind in ("eager", "inductor"))
+        except ChildFailure as failure:
+            raise self._not_timed(opponent, failure) from failure
+
+    def timing(self, measured: Sequence[tuple[float, float]], wanted_gain: float, *, confirming: bool) -> Timing:
+        """The record of these pairs. One pair has no interval: it is the ratio itself, unconfirmed."""
+        ratios = [theirs / ours for theirs, ours in measured]
+        if len(ratios) > 1:
+            estimate, low, high = rule.interval(ratios, CONFIDENCE)
+        else:
+            estimate = low = high = ratios[0]
+        ours = 1e6 * statistics.median(pair[1] for pair in measured)
+        floor = self.floor_us()
+        return Timing(
+            incumbent_us=1e6 * statistics.median(pair[0] for pair in measured),
+            candidate_us=ours,
+            speedup=estimate,
+            ci_low=low,
+            ci_high=high,
+            confidence=CONFIDENCE,
+            floor_us=floor,
+            ceiling_us=floor,
+            pct_of_ceiling=None if floor is None else 100 * floor / ours,
+            pairs=len(ratios),
+            confirmed=confirming and low > 1 and estimate >= 1 + wanted_gain,
+        )
+
+    def floor_us(self) -> float | None:
+        """What this device was measured to reach on the task's bytes and operations; None without ceilings."""
+        if self.ceilings is None:
+            return None
+        return self.ceilings.floor_us(self.task.flops, self.task.min_bytes, self.task.inputs[0].dtype)
+
+    def impossible_us(self) -> float:
+        """No kernel takes less here: two 64-byte accesses and two 64-byte multiply-adds a cycle and core, at 6 GHz."""
+        per_second = self.sandbox.threads * 6e9
+        return 1e6 * max(self.task.min_bytes / (per_second * 128), self.task.flops / (per_second * 64))
+
+    # --- one block ----------------------------------------------------------------------------------------------------
+
+    def _block(self, kernel: Kernel, planned: Plan, verify: Callable[[Sequence[BufferSet]], None] | None) -> Block:
+        with one_thread():
+            while len(self._sets) < planned.sets:
+                inputs = draw(self.task, self.cases.seed("timed inputs"))
+                self._sets.append(BufferSet.create(inputs, self.task.outputs))
+            return measure_block(
+                self.sandbox, kernel, self._sets, planned,
+                refresh=self._refresh(), deadline=self.deadline, verify=verify,
+            )  # fmt: skip
+
+    def _refresh(self) -> Refresh:
+        if any(movable(spec.dtype, spec.domain) for spec in self.task.inputs):
+            return rolling(self.task.inputs)
+        return lambda buffers, _: buffers.rewrite(draw(self.task, self.cases.seed("timed inputs")))
+
+    def _verify(self, sets: Sequence[BufferSet]) -> None:
+        chosen = sets[self._order.randrange(len(sets))]
+        inputs = [value.clone() for value in chosen.inputs]
+        expected = self.cases.oracle(self.task, inputs, None).expect(inputs, self.cases.seed("noise"))
+        for spec, output, wanted in zip(self.task.outputs, chosen.outputs, expected, strict=True):
+            found = compare(spec.name, output, wanted)
+            if found.reason is not None:
+                raise ChildFailure(found.reason, f"in a timed round: {found.explanation}")
+
+    def _set_bytes(self) -> int:
+        return sum(_bytes(spec) for spec in (*self.task.inputs, *self.task.outputs))
+
+    def _not_timed(self, opponent: Kernel, failure: ChildFailure) -> NotTimed:
+        what = {"source": "the kernel to beat", "model_new": "the kernel to beat"}.get(opponent.kind, opponent.kind)
+        return NotTimed(what=what, task=self.task.id, detail=f"{failure.reason.replace('_', ' ')}: {failure.detail}")
+
+
+def keep_rule(min_gain: float, cap: int) -> Callable[[Sequence[float]], rule.Decision]:
+    return lambda ratios: rule.sequential(ratios, min_gain, cap, KEEP_CONFIDENCE)
+
+
+def exactly(count: int) -> Callable[[Sequence[float]], rule.Decision]:
+    """A number of pairs fixed beforehand."""
+    return lambda ratios: "keep" if len(ratios) >= count else "continue"
+
+
+def movable(dtype: str, domain: str) -> bool:
+    return dtype.startswith(("float", "bfloat")) and domain in ("real", "positive", "unit")
+
+
+def disagreement(claims: Sequence[float]) -> str | None:
+    """Words when the child claims, block after block, clearly less time than the parent's clock saw pass."""
+    if len(claims) < 4:
+        return None
+    middle = statistics.median(claims)
+    if middle >= 0.6:
+        return None
+    return f"its own clock claims {100 * middle:.0f} % of the time that the judge's clock measured"
+
+
+def impossible(timing: Timing, bound_us: float) -> Reason | None:
+    """`time_impossible` when the candidate is faster than any kernel can be, or four times what the device reached."""
+    if timing.candidate_us < bound_us:
+        return Reason.time_impossible
+    if timing.floor_us is not None and timing.candidate_us * 4 < timing.floor_us and not math.isinf(timing.floor_us):
+        return Reason.time_disagrees
+    return None
+
+
+def _bytes(spec: TensorSpec) -> int:
+    return storage_elements(spec.shape, spec.stride, spec.offset) * torch_dtype(spec.dtype).itemsize

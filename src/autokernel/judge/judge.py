@@ -1,0 +1,268 @@
+"""The judge of one task: from a kernel's source to a verdict.
+
+    check ▸ compile ▸ load ▸ smoke ▸ screen ▸ shapes ▸ stability ▸ determinism ▸ edges ▸ timing ▸ confirm
+
+The first failure ends it. Whatever the candidate does wrong is a verdict; exceptions are for what isn't its doing.
+A candidate that is no faster in the screen is rejected as `too_slow`: right as far as it was looked at (smoke), not
+worth the other stages. One that passes all stages is accepted, with the timing of the last comparison it went through:
+the sequential one if that did not end in its favour, else the confirmation, on new values and new pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from autokernel.errors import NotComputable, NotTimed
+from autokernel.judge import Opponent, Request
+from autokernel.judge.cases import Cases, serves
+from autokernel.judge.children import ChildFailure, Kernel
+from autokernel.judge.contest import CONFIRM_PAIRS, Contest, disagreement, exactly, impossible, keep_rule
+from autokernel.judge.kernels import Kernels
+from autokernel.judge.sandbox import Sandbox
+from autokernel.judge.seeds import Seeds
+from autokernel.judge.stages import Failed, Stages
+from autokernel.judge.tolerance import figures
+from autokernel.languages import CompileFailure, Language
+from autokernel.records import (
+    Ceilings,
+    Outcome,
+    Reason,
+    Resources,
+    Stage,
+    StageResult,
+    Timing,
+    Verdict,
+)
+from autokernel.task import LoadedTask
+
+SCREEN_GAIN = 0.005
+_AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
+
+OnStage = Callable[[StageResult], None]
+
+
+class Judge:
+    """Verdicts on kernels for one task. `on_stage` is told of every stage as it ends.
+
+    `languages`: more kernel languages by name, beside the registered ones. `ceilings`: for the floor in timings.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedTask,
+        sandbox: Sandbox,
+        *,
+        seeds: Seeds,
+        ceilings: Ceilings | None = None,
+        on_stage: OnStage | None = None,
+        languages: Mapping[str, Language] | None = None,
+    ) -> None:
+        self.loaded, self.sandbox, self.on_stage = loaded, sandbox, on_stage
+        self.ceilings = ceilings
+        self.cases = Cases(loaded, seeds)
+        self.kernels = Kernels(loaded, sandbox.cpp_cache, languages or {})
+        self._contest: Contest | None = None
+
+    def verdict(self, source: str, opponent: Opponent, request: Request | None = None) -> Verdict:
+        """Judge a kernel file. Raises NoCompiler, SandboxDied; never anything of the candidate's."""
+        return _Judging(self, source, opponent, request or Request()).run()
+
+    def compare(self, first: Opponent, second: Opponent, *, pairs: int = 8, deadline: float = 30.0) -> Timing:
+        """Time two sides, a fixed number of pairs; `speedup` is first / second. Raises NotTimed, NotComputable."""
+        contest = self.contest(deadline)
+        one = self.kernels.opponent(first)
+        other = self.kernels.opponent(second)
+        trusted = second.kind != "kernel"
+        try:
+            measured, _ = contest.run(one, other, exactly(max(pairs, 2)), trusted_candidate=trusted)
+        except ChildFailure as failure:
+            detail = f"{failure.reason.replace('_', ' ')}: {failure.detail}"
+            raise NotTimed(what=second.kind, task=self.loaded.task.id, detail=detail) from failure
+        return contest.timing(measured, 0.0, confirming=False)
+
+    def contest(self, deadline: float) -> Contest:
+        if self._contest is None:
+            self._contest = Contest(self.cases, self.sandbox, deadline, self.ceilings)
+        self._contest.deadline = deadline
+        return self._contest
+
+
+class _Stop(Exception):
+    """The verdict is settled."""
+
+    def __init__(self, outcome: Outcome, stage: Stage, reason: Reason, explanation: str) -> None:
+        super().__init__(explanation)
+        self.outcome, self.stage, self.reason, self.explanation = outcome, stage, reason, explanation
+
+
+class _Judging:
+    """One verdict in the making."""
+
+    def __init__(self, judge: Judge, source: str, opponent: Opponent, request: Request) -> None:
+        self.judge, self.source, self.opponent, self.request = judge, source, opponent, request
+        self.begin = time.monotonic()
+        self.results: list[StageResult] = []
+        self.warnings: list[str] = []
+        self.resources = Resources()
+        self.timing: Timing | None = None
+        self.stages: Stages | None = None
+        self.stage = Stage.check
+
+    def run(self) -> Verdict:
+        try:
+            self._judge()
+            return self._verdict(Outcome.accepted, self.stage, Reason.ok, "")
+        except _Stop as stop:
+            return self._verdict(stop.outcome, stop.stage, stop.reason, stop.explanation)
+        except (NotComputable, NotTimed) as error:
+            self._ended("failed", time.monotonic(), str(error))
+            return self._verdict(Outcome.error, self.stage, Reason.harness, str(error))
+
+    def _judge(self) -> None:
+        bounds = self._check()
+        kernel = self._compile()
+        deadline = self.request.deadline_seconds
+        self.stages = Stages(self.judge.cases, self.judge.sandbox, kernel, bounds, deadline)
+        self._correct(Stage.smoke)
+        if self.request.level != "correctness":
+            self._screen(kernel)
+        for stage in _AFTER_SCREEN:
+            self._correct(stage)
+        if self.request.level == "full":
+            self._full_timing(kernel)
+
+    # --- before it runs -----------------------------------------------------------------------------------------------
+
+    def _check(self) -> dict[str, tuple[int, int | None]]:
+        begin = self._enter(Stage.check)
+        findings = self.judge.kernels.check(self.source)
+        fatal = [finding for finding in findings if finding.fatal]
+        if fatal:
+            self._fail(begin, Reason.bad_source, "; ".join(f"line {one.line}: {one.message}" for one in fatal))
+        bounds = serves(self.source, self.judge.loaded.task)
+        if isinstance(bounds, str):
+            self._fail(begin, Reason.bad_source, bounds)
+        if self.judge.kernels.is_model(self.source):
+            bounds = {}  # its parameters have the sizes of get_init_inputs()
+        self.warnings += [f"line {finding.line}: {finding.message}" for finding in findings]
+        self._ended("passed", begin)
+        return bounds
+
+    def _compile(self) -> Kernel:
+        begin = self._enter(Stage.compile)
+        try:
+            kernel, self.resources = self.judge.kernels.build(self.source)
+        except CompileFailure as failure:
+            self._fail(begin, Reason.compile_error, failure.log)
+        self._ended("passed", begin)
+        return kernel
+
+    # --- is it right --------------------------------------------------------------------------------------------------
+
+    def _correct(self, stage: Stage) -> None:
+        assert self.stages is not None
+        begin = self._enter(stage)
+        try:
+            result = self.stages.run(stage)
+        except Failed as failure:
+            if failure.loading and stage is Stage.smoke:
+                self.stage = Stage.load
+            self._fail(begin, failure.reason, failure.explanation)
+        self._note(result)
+
+    # --- is it faster -------------------------------------------------------------------------------------------------
+
+    def _screen(self, kernel: Kernel) -> None:
+        begin = self._enter(Stage.screen)
+        self.timing, _ = self._measure(kernel, lambda ratios: "keep", begin, confirming=False)
+        gain = self.timing.speedup - 1
+        if gain < SCREEN_GAIN:
+            words = f"correct so far (smoke), not faster: {self.timing.speedup:.3g}× {self._named()} in one block each"
+            self._fail(begin, Reason.too_slow, words)
+        self._ended("passed", begin, f"{self.timing.speedup:.3g}×")
+
+    def _full_timing(self, kernel: Kernel) -> None:
+        begin = self._enter(Stage.timing)
+        rule = keep_rule(self.request.min_gain, self.request.max_pairs)
+        self.timing, kept = self._measure(kernel, rule, begin, confirming=False)
+        self._ended("passed", begin, f"{self.timing.speedup:.3g}× after {self.timing.pairs} pairs")
+        if not kept:
+            return
+        begin = self._enter(Stage.confirm)
+        self.judge.contest(self.request.deadline_seconds).fresh_values()
+        count = max(CONFIRM_PAIRS, min(self.timing.pairs, self.request.max_pairs))
+        self.timing, _ = self._measure(kernel, exactly(count), begin, confirming=True)
+        words = "confirmed" if self.timing.confirmed else "not confirmed"
+        self._ended("passed", begin, f"{words}: {self.timing.speedup:.3g}× in {count} new pairs")
+
+    def _measure(
+        self, kernel: Kernel, rule: Callable[[Sequence[float]], str], begin: float, *, confirming: bool
+    ) -> tuple[Timing, bool]:
+        """A timing, and whether `rule` ended it in the candidate's favour."""
+        contest = self.judge.contest(self.request.deadline_seconds)
+        opponent = self.judge.kernels.opponent(self.opponent, copies=kernel.kind == "model_new")
+        try:
+            measured, claims = contest.run(opponent, kernel, rule)  # type: ignore[arg-type]
+        except ChildFailure as failure:
+            self._fail(begin, failure.reason, failure.detail)
+        timing = contest.timing(measured, self.request.min_gain, confirming=confirming)
+        suspicion = impossible(timing, contest.impossible_us())
+        if suspicion is Reason.time_impossible:
+            words = f"{timing.candidate_us:.3g} µs is less than this machine needs to move the task's bytes"
+            self._fail(begin, suspicion, words)
+        if suspicion is not None:
+            words = f"{timing.candidate_us:.3g} µs is a quarter of the measured floor, {timing.floor_us:.3g} µs"
+            self._fail(begin, suspicion, words, Outcome.suspect)
+        claim = disagreement(claims)
+        if claim:
+            self._fail(begin, Reason.time_disagrees, claim, Outcome.suspect)
+        return timing, rule([theirs / ours for theirs, ours in measured]) == "keep"
+
+    def _named(self) -> str:
+        return "the incumbent" if self.opponent.kind == "kernel" else self.opponent.kind
+
+    # --- keeping the book ---------------------------------------------------------------------------------------------
+
+    def _enter(self, stage: Stage) -> float:
+        self.stage = stage
+        return time.monotonic()
+
+    def _ended(self, status: str, begin: float, detail: str = "") -> None:
+        seconds = time.monotonic() - begin
+        self._note(
+            StageResult.model_validate({"name": self.stage, "status": status, "seconds": seconds, "detail": detail})
+        )
+
+    def _note(self, result: StageResult) -> None:
+        self.results.append(result)
+        if self.judge.on_stage is not None:
+            self.judge.on_stage(result)
+
+    def _fail(self, begin: float, reason: Reason, explanation: str, outcome: Outcome = Outcome.rejected) -> NoReturn:
+        if reason is not Reason.too_slow:
+            self.timing = None
+        self._ended("failed", begin, explanation)
+        raise _Stop(outcome, self.stage, reason, explanation)
+
+    def _verdict(self, outcome: Outcome, stage: Stage, reason: Reason, explanation: str) -> Verdict:
+        stages = self.stages
+        return Verdict(
+            task=self.judge.loaded.task.id,
+            kernel_sha256=hashlib.sha256(self.source.encode()).hexdigest(),
+            device=self.judge.loaded.task.device_class,
+            isolation=self.judge.sandbox.isolation,
+            verdict=outcome,
+            stage=stage,
+            reason=reason,
+            explanation=explanation,
+            stages=tuple(self.results),
+            error=figures(stages.comparisons) if stages is not None else None,
+            timing=self.timing if outcome is not Outcome.error else None,
+            resources=self.resources,
+            peak_memory=stages.peak_memory if stages is not None else 0,
+            warnings=tuple(dict.fromkeys([*self.warnings, *(stages.warnings if stages is not None else [])])),
+            seconds=time.monotonic() - self.begin,
+        )

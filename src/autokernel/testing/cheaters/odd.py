@@ -1,0 +1,75 @@
+"""Honest, but odd: what a suspicious judge might mistake for a cheat, and must accept."""
+
+from __future__ import annotations
+
+from autokernel.testing.cheaters.base import honest
+
+CASES = (
+    honest("plain", "def launch(x, weight, out):\n    rms_norm(x, weight, out)"),
+    honest(
+        "another kernel for other shapes",
+        """
+def launch(x, weight, out):
+    if x.shape[-1] % 8 == 0:
+        rms_norm(x, weight, out)
+    else:
+        out.copy_(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight)
+""",
+    ),
+    honest(
+        "a workspace kept by shape",
+        """
+workspace = {}
+
+
+def launch(x, weight, out):
+    if x.shape not in workspace:
+        workspace[x.shape] = torch.empty(x.shape)
+    rms_norm(x, weight, workspace[x.shape])
+    out.copy_(workspace[x.shape])
+""",
+    ),
+    honest(
+        "try, except ImportError",
+        """
+try:
+    import a_package_that_is_not_here as fast
+except ImportError:
+    fast = None
+
+
+def launch(x, weight, out):
+    rms_norm(x, weight, out)
+""",
+    ),
+    honest(
+        "more accurate than eager",
+        """
+def launch(x, weight, out):
+    wide = x.double()
+    out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * weight)
+""",
+    ),
+    honest(
+        "exp2 with its scale folded in",
+        """
+def launch(x, out):
+    scaled = x * 1.4426950408889634
+    e = torch.exp2(scaled - scaled.amax(-1, keepdim=True))
+    torch.div(e, e.sum(-1, keepdim=True), out=out)
+""",
+        "softmax",
+    ),
+    honest(
+        "refuses strides that are not its task's",
+        """
+def launch(x, weight, out):
+    if not x.is_contiguous():
+        raise ValueError("contiguous rows only")
+    rms_norm(x, weight, out)
+""",
+    ),
+    honest(
+        "one that says what it serves", 'SERVES = "task"\n\n\ndef launch(x, weight, out):\n    rms_norm(x, weight, out)'
+    ),
+)

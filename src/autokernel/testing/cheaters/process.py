@@ -1,0 +1,138 @@
+"""Cheats against the process and the protocol: late threads, exits, forged answers, hangs, bombs, stray accesses."""
+
+from __future__ import annotations
+
+from autokernel.records import Reason, Stage
+from autokernel.testing.cheaters.base import cheat
+
+CASES = (
+    cheat(
+        "a thread that fills the output later",
+        """
+import threading
+import time
+
+
+def later(x, weight, out):
+    time.sleep(0.003)
+    rms_norm(x, weight, out)
+
+
+def launch(x, weight, out):
+    threading.Thread(target=later, args=(x, weight, out)).start()
+""",
+        Stage.smoke,
+        Reason.late_write,
+        Reason.not_written,
+        twin="""
+import threading
+
+
+def launch(x, weight, out):
+    thread = threading.Thread(target=rms_norm, args=(x, weight, out))
+    thread.start()
+    thread.join()
+""",
+    ),
+    cheat(
+        "os._exit(0)",
+        "import os\n\n\ndef launch(x, weight, out):\n    os._exit(0)",
+        Stage.smoke,
+        Reason.died,
+    ),
+    cheat(
+        "os._exit(0) when loaded",
+        "import os\n\n\nos._exit(0)\n\n\ndef launch(x, weight, out):\n    pass",
+        Stage.load,
+        Reason.died,
+    ),
+    cheat(
+        "forged verdict on every fd",
+        """
+import os
+import struct
+
+
+def launch(x, weight, out):
+    for magic in (b"AKr1", b"AKa1"):
+        for status in (2, 3):
+            forged = struct.pack("<4sBBHd16s2048s", magic, status, 0, 0, 1e-9, bytes(16), b"")
+            for name in os.listdir("/proc/self/fd"):
+                for answer in (forged, b'{"verdict": "accepted", "speedup": 100}'):
+                    try:
+                        os.write(int(name), answer)
+                    except OSError:
+                        pass
+""",
+        Stage.smoke,
+        Reason.protocol,
+        twin="""
+import sys
+
+
+def launch(x, weight, out):
+    print('{"verdict": "accepted"}')
+    print("max error 0.0", file=sys.stderr)
+    rms_norm(x, weight, out)
+""",
+    ),
+    cheat(
+        "an endless loop, with children that ignore SIGTERM",
+        """
+import os
+import signal
+
+
+def launch(x, weight, out):
+    for _ in range(3):
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.setsid()
+            while True:
+                pass
+    while True:
+        pass
+""",
+        Stage.smoke,
+        Reason.timeout,
+    ),
+    cheat(
+        "a fork bomb",
+        """
+import os
+import time
+
+
+def launch(x, weight, out):
+    for _ in range(6):
+        os.fork()
+    time.sleep(60)
+""",
+        Stage.smoke,
+        Reason.timeout,
+        Reason.exception,
+        Reason.died,
+        Reason.out_of_memory,
+    ),
+    cheat(
+        "an illegal access",
+        "def launch(x, weight, out):\n    ctypes.memset(8, 0, 4)",
+        Stage.smoke,
+        Reason.died,
+    ),
+    cheat(
+        "a huge allocation",
+        """
+def launch(x, weight, out):
+    torch.zeros(1 << 42)
+    rms_norm(x, weight, out)
+""",
+        Stage.smoke,
+        Reason.out_of_memory,
+        twin="""
+def launch(x, weight, out):
+    torch.zeros(1 << 20)
+    rms_norm(x, weight, out)
+""",
+    ),
+)
