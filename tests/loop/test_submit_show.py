@@ -34,6 +34,17 @@ def test_a_submitted_kernel_is_judged_committed_and_kept(path):
     assert (path / "tasks" / NORM / "kernel.py").read_text() == kernel(50.0)
 
 
+def test_each_submitted_kernel_has_seeds_of_its_own_committed_to_before_it_is_judged(path):
+    import subprocess
+
+    for us in (50.0, 40.0):
+        submitted(path, kernel(us))
+    command = ["git", "-C", str(path), "log", "-2", "--format=%(trailers:key=Seeds,valueonly,separator=)"]
+    seeds = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(set(seeds)) == 2
+    assert all(len(commitment) == 64 for commitment in seeds)
+
+
 def test_a_kernel_edited_in_place_is_what_gets_judged(path):
     submitted(path, kernel(50.0))
     place = path / "tasks" / NORM / "kernel.py"

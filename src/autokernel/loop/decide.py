@@ -67,7 +67,11 @@ def decide(verdict: Verdict, source: str, standing: Standing, min_gain: float) -
 
 def could_be_simpler(source: str, incumbent: str, timing: Timing | None) -> bool:
     """Clearly shorter, and not measured slower than the incumbent: worth a timing against the best ever."""
-    return timing is not None and _not_slower(timing) and size(source) < SHORTER * size(incumbent)
+    return timing is not None and _not_slower(timing) and clearly_shorter(source, incumbent)
+
+
+def clearly_shorter(source: str, incumbent: str) -> bool:
+    return size(source) < SHORTER * size(incumbent)
 
 
 def size(source: str) -> int:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from autokernel.errors import AutokernelError, JudgeUnsound, SandboxDied
 from autokernel.execute import Comparison, Executor, Job, Side
-from autokernel.loop.decide import Ruling, Standing, could_be_simpler, decide
+from autokernel.loop.decide import Ruling, Standing, clearly_shorter, could_be_simpler, decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.signals import StopFlag
 from autokernel.loop.state import EVALUATION, TaskState
@@ -26,6 +26,7 @@ Baseline = Literal["eager", "inductor"]
 _CHOOSING_PAIRS = 4  # eager against Inductor: only to know which one to meet
 _BASELINE_PAIRS = 6  # a kept kernel against each; more would cost more than it tells
 _BEST_EVER_PAIRS = 12  # "not slower than the best ever" needs a narrow interval
+_LEVEL = 0.985  # one block's ratio at which a kernel may still be level with the incumbent
 
 _WORDS = {Outcome.accepted: "PASS", Outcome.rejected: "FAIL", Outcome.suspect: "SUSPECT", Outcome.error: "ERROR"}
 
@@ -102,11 +103,31 @@ def _judge(bench: Bench, state: TaskState, source: str, evaluation: bool) -> tup
     verdict = bench.executor.submit(job).result()
     if evaluation:
         return verdict, Ruling(Decision.reverted, f"{EVALUATION} by the author: {_in_words(verdict)}")
+    verdict = _second_look(bench, state, source, verdict)
     standing = Standing(state.incumbent, _versus_best(bench, state, source, verdict))
     ruling = decide(verdict, source, standing, bench.min_gain)
     if ruling.decision is Decision.kept:
         verdict = _with_baselines(bench, state, source, verdict, first)
     return verdict, ruling
+
+
+def _second_look(bench: Bench, state: TaskState, source: str, verdict: Verdict) -> Verdict:
+    """A clearly shorter kernel that the screen dropped as no faster may be kept as simpler, so it is judged whole.
+
+    It goes through the other stages, and its time comes from pairs against the incumbent instead of one block.
+    """
+    screened = verdict.timing
+    if verdict.reason is not Reason.too_slow or screened is None or state.incumbent is None:
+        return verdict
+    if screened.speedup < _LEVEL or not clearly_shorter(source, state.incumbent):
+        return verdict
+    incumbent = Side(kind="kernel", source=state.incumbent)
+    job = Job(folder=bench.task_folder(state), source=source, opponent=incumbent, level="correctness")
+    whole = bench.executor.submit(job).result()
+    if whole.verdict is not Outcome.accepted:
+        return whole
+    timing = _compare(bench, state, incumbent, Side(kind="kernel", source=source), _BEST_EVER_PAIRS)
+    return whole.model_copy(update={"timing": timing, "seconds": verdict.seconds + whole.seconds})
 
 
 def _versus_best(bench: Bench, state: TaskState, source: str, verdict: Verdict) -> Timing | None:

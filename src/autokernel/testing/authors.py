@@ -62,7 +62,8 @@ class ScriptedProposer:
 class RecordedDevice:
     """An executor whose times are written in the sources (`kernel`), with an interval of ± `noise`.
 
-    `eager_us` and `inductor_us` are by task id; a task missing from `inductor_us` can't be compiled by it.
+    `eager_us` and `inductor_us` are by task id; a task missing from `inductor_us` can't be compiled by it. `screens`:
+    drop what is no faster after one block, as the judge does.
     """
 
     eager_us: Mapping[str, float]
@@ -70,6 +71,7 @@ class RecordedDevice:
     noise: float = 0.01
     ceiling_us: float = 1.0
     seconds: float = 0.0  # wall time a job takes
+    screens: bool = True
     jobs: list[Job] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     closed: bool = False
@@ -87,19 +89,29 @@ class RecordedDevice:
 
     def _judge(self, job: Job) -> Verdict:
         time.sleep(self.seconds)
-        wrong = "wrong=True" in job.source
-        timing = None if wrong else self._time(job.folder, job.opponent, Side(kind="kernel", source=job.source))
-        if timing is not None and job.level == "full":
-            confirmed = timing.ci_low > 1.0 and timing.speedup >= 1.0 + job.min_gain
-            timing = timing.model_copy(update={"confirmed": confirmed})
+        if "wrong=True" in job.source:
+            return self._verdict(job, Outcome.rejected, Stage.smoke, Reason.wrong_values, None)
+        if job.level == "correctness":
+            return self._verdict(job, Outcome.accepted, Stage.edges, Reason.ok, None)
+        timing = self._time(job.folder, job.opponent, Side(kind="kernel", source=job.source))
+        once = timing.model_copy(update={"ci_low": timing.speedup, "ci_high": timing.speedup, "pairs": 1})
+        if self.screens and timing.speedup < 1.005:
+            return self._verdict(job, Outcome.rejected, Stage.screen, Reason.too_slow, once)
+        if job.level == "screen":
+            return self._verdict(job, Outcome.accepted, Stage.edges, Reason.ok, once)
+        confirmed = timing.ci_low > 1.0 and timing.speedup >= 1.0 + job.min_gain
+        timing = timing.model_copy(update={"confirmed": confirmed})
+        return self._verdict(job, Outcome.accepted, Stage.confirm, Reason.ok, timing)
+
+    def _verdict(self, job: Job, outcome: Outcome, stage: Stage, reason: Reason, timing: Timing | None) -> Verdict:
         return Verdict(
             task=Path(job.folder).name,
             kernel_sha256=hashlib.sha256(job.source.encode()).hexdigest(),
             device="recorded",
-            isolation="none",
-            verdict=Outcome.rejected if wrong else Outcome.accepted,
-            stage=Stage.smoke if wrong else Stage.confirm,
-            reason=Reason.wrong_values if wrong else Reason.ok,
+            isolation="plain",
+            verdict=outcome,
+            stage=stage,
+            reason=reason,
             timing=timing,
             peak_memory=2**20,
         )
