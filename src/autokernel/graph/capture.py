@@ -186,6 +186,8 @@ def _clean(module: fx.GraphModule) -> None:
             node.meta["val"] = source.meta["val"][index]
         if node.target is aten.type_as.default:
             _as_cast(node)
+        if node.target is aten._native_batch_norm_legit_no_training.default:
+            _as_batch_norm(node)
         if node.op == "call_function" and _does_nothing(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
@@ -196,6 +198,19 @@ def _as_cast(node: fx.Node) -> None:
     """`x.type_as(y)` reads y's dtype only: as a cast it does not make y an input."""
     node.target = aten.to.dtype
     node.args = (node.args[0], node.meta["val"].dtype)
+
+
+def _as_batch_norm(node: fx.Node) -> None:
+    """Inference mode's operator with its two empty extra results, as the composite that people know."""
+    if any(user.target is not operator.getitem or (user.args[1] != 0 and user.users) for user in node.users):
+        return
+    x, weight, bias, mean, var, momentum, eps = node.args
+    with node.graph.inserting_before(node):
+        args = (x, weight, bias, mean, var, False, momentum, eps, False)
+        whole = node.graph.call_function(aten.batch_norm.default, args)
+    whole.meta.update(node.meta, val=node.meta["val"][0])
+    for user in list(node.users):
+        user.replace_all_uses_with(whole)
 
 
 def _does_nothing(node: fx.Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,11 +79,20 @@ def input_name(node: fx.Node, taken: set[str]) -> str:
 
 
 def value_name(node: fx.Node) -> str:
-    """What the user calls the value of a node."""
+    """What the user calls the value of a node: the variable if the node ends its line (views aside), else its layer."""
     assigned = assigned_names(node)
-    if len(assigned) == 1:
+    if len(assigned) == 1 and _ends_line(node, source_lines([node])):
         return identifier(assigned[0])
     return identifier(module_name(node) or operator_name(node))
+
+
+def _ends_line(node: fx.Node, line: tuple[str, ...]) -> bool:
+    for user in node.users:
+        if user.op == "call_function" and source_lines([user]) == line:
+            free = user.target is operator.getitem or getattr(user.target, "is_view", False)
+            if not free or not _ends_line(user, line):
+                return False
+    return True
 
 
 class _Cut:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ class Facts:
 
 _POINTWISE = Facts("fusable")
 _OPAQUE_OUTPUT = Facts("opaque", reason="one of several results")
+_RESULT = Facts("fusable")
 
 
 def facts_of(node: fx.Node) -> Facts:
@@ -49,7 +50,8 @@ def facts_of(node: fx.Node) -> Facts:
     if node.target is operator.getitem:
         source = node.args[0]
         assert isinstance(source, fx.Node)
-        return facts_of(source) if facts_of(source).kind == "view" else _OPAQUE_OUTPUT
+        whole = facts_of(source)
+        return whole if whole.kind == "view" else _RESULT if whole.kind == "fusable" else _OPAQUE_OUTPUT
     if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable:
         return Facts("barrier", reason=f"{node.target} is not a functional operator")
     if any(argument.op == "get_attr" for argument in node.all_input_nodes):
@@ -72,7 +74,8 @@ class _Alone:
 
     def __init__(self, node: fx.Node) -> None:
         self.node = node
-        self.key = signature([node])
+        self.used = used_results(node)
+        self.key = (signature([node]), self.used)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Alone) and self.key == other.key
@@ -80,30 +83,41 @@ class _Alone:
     def __hash__(self) -> int:
         return hash(self.key)
 
+    def function(self) -> Callable[..., Any]:
+        """The node as a function of its inputs; of several results those that are used."""
+        graph = fx.Graph()
+        env = {argument: graph.placeholder(argument.name) for argument in self.node.all_input_nodes}
+        graph.output((graph.node_copy(self.node, lambda n: env[n]),))
+        module, used = fx.GraphModule({}, graph), self.used
+
+        def run(*args: Any) -> Any:
+            (out,) = module(*args)
+            if not isinstance(out, (tuple, list)):
+                return out
+            return tuple(item for position, item in enumerate(out) if item is not None and position in used)
+
+        return run
+
+
+def used_results(node: fx.Node) -> tuple[int, ...]:
+    """Which results of an operator with several are read; () for one with a single result."""
+    if isinstance(node.meta.get("val"), Tensor):
+        return ()
+    positions = [user.args[1] for user in node.users if user.target is operator.getitem]
+    return tuple(sorted({position for position in positions if isinstance(position, int)}))
+
 
 @functools.lru_cache(maxsize=4096)
 def _lowered_facts(alone: _Alone) -> Facts:
     node = alone.node
-    graph = fx.Graph()
-    env = {argument: graph.placeholder(argument.name) for argument in node.all_input_nodes}
-    graph.output((graph.node_copy(node, lambda n: env[n]),))
-    alone.node = node  # kept alive with the key
     vals = [value_of(argument) for argument in node.all_input_nodes]
     if not all(isinstance(val, Tensor) for val in vals):
         return Facts("opaque", reason=f"{node.target} takes something else than tensors")
     try:
-        lowered = lower(_flattened(fx.GraphModule({}, graph)), vals)
+        lowered = lower(alone.function(), vals)
     except Exception as error:  # an operator that tracing can't take apart stays whole, with the reason
         return Facts("opaque", reason=f"{node.target}: {type(error).__name__}: {str(error).splitlines()[0]}")
     return _read(lowered, node)
-
-
-def _flattened(module: fx.GraphModule) -> Any:
-    def run(*args: Any) -> Any:
-        (out,) = module(*args)
-        return tuple(item for item in out if item is not None) if isinstance(out, (tuple, list)) else out
-
-    return run
 
 
 def _read(lowered: fx.GraphModule, node: fx.Node) -> Facts:
@@ -195,11 +209,7 @@ def row_keeping(node: fx.Node) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _lowered_targets(alone: _Alone) -> tuple[Any, ...]:
-    node = alone.node
-    graph = fx.Graph()
-    env = {argument: graph.placeholder(argument.name) for argument in node.all_input_nodes}
-    graph.output((graph.node_copy(node, lambda n: env[n]),))
-    lowered = lower(_flattened(fx.GraphModule({}, graph)), [value_of(argument) for argument in node.all_input_nodes])
+    lowered = lower(alone.function(), [value_of(argument) for argument in alone.node.all_input_nodes])
     return tuple(call.target for call in lowered.graph.nodes if call.op == "call_function")
 
 

@@ -50,7 +50,7 @@ class _Partitioner:
             facts = self.facts[node] = facts_of(node) if node.op == "call_function" else Facts("barrier")
             if facts.kind == "barrier":
                 epoch += 1
-            elif facts.kind == "opaque" and node.target is operator.getitem:
+            elif facts.kind != "view" and node.target is operator.getitem:
                 self._join_source(node)
             elif facts.kind in ("fusable", "opaque"):
                 self.cluster[node] = _Cluster(node, facts, epoch)

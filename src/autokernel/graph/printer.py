@@ -182,6 +182,8 @@ def _values(spec: TensorSpec, shape: str, *, flat: bool = False) -> str:
     dtype = "" if spec.dtype == "float32" else f", dtype=torch.{spec.dtype}"
     seen = spec.statistics
     if spec.dtype == "bool":
+        if spec.domain == "causal_mask" and not flat:
+            return f"torch.ones({_tuple(spec.shape)}, dtype=torch.bool).tril({spec.shape[-1] - spec.shape[-2]})"
         return f"(torch.rand({shape or '()'}) < 0.5)"
     if not spec.dtype.startswith(("float", "bfloat")):
         high = spec.high or (int(seen.maximum) + 1 if seen is not None and seen.maximum is not None else 2)
@@ -200,7 +202,7 @@ def _values(spec: TensorSpec, shape: str, *, flat: bool = False) -> str:
         return text
     scale, shift = float(f"{seen.std or 0.1:.2g}"), float(f"{seen.mean:.2g}")
     text += f" * {scale}" if scale != 1.0 else ""
-    return text + (f" + {shift}" if abs(shift) > 0.1 * scale else "")
+    return text + (f" {'-' if shift < 0 else '+'} {abs(shift)}" if abs(shift) > 0.1 * scale else "")
 
 
 def _tuple(values: Sequence[int]) -> str:

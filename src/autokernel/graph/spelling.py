@@ -167,8 +167,8 @@ def _rsub(call: _Call) -> Text | None:
     return Text(f"{call.text(other).within(SUM)} - {call.text(x).within(SUM, right=True)}", SUM)
 
 
-def _neg(call: _Call) -> Text:
-    return Text(f"-{call.text(call.first).within(UNARY)}", UNARY)
+def _prefix(sign: str) -> Spell:
+    return lambda call: Text(f"{sign}{call.text(call.first).within(UNARY)}", UNARY)
 
 
 def _method(*drop: str, name: str = "") -> Spell:
@@ -344,7 +344,8 @@ _SPELLINGS: dict[str, Spell] = {
     "gt": _binary(">", COMPARE),
     "ge": _binary(">=", COMPARE),
     "rsub": _rsub,
-    "neg": _neg,
+    "neg": _prefix("-"),
+    "bitwise_not": _prefix("~"),
     **{name: _method() for name in _METHODS},
     "split_with_sizes": _method(name="split"),
     **{name: _sized(name) for name in ("view", "reshape", "expand", "permute", "repeat")},
