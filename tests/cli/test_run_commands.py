@@ -1,11 +1,11 @@
-"""`report` and `show` on a real run folder, through the real command line."""
+"""`report` and `show` on a real run folder, through the command line."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from typer.testing import CliRunner
 
+from autokernel.cli.main import app
 from autokernel.loop.folder import RunFolder
 from autokernel.records import Decision, Outcome, Reason, Stage, Trial, Verdict
 from autokernel.testing.paper import paper_run
@@ -15,8 +15,7 @@ TASK = "01-norm"
 
 
 def autokernel(*arguments):
-    command = [sys.executable, "-c", "from autokernel.cli.main import run; run()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def add(folder, source, decision, speedup):
@@ -60,7 +59,7 @@ def path(tmp_path):
 
 def test_report_sums_up_a_stopped_run_and_draws_its_picture(path):
     done = autokernel("report", path)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "3 experiments on 1 task, 3 right, 2 kept" in done.stdout
     assert "1.80×" in done.stdout
     assert f"    autokernel resume {path}\n" in done.stdout
@@ -79,7 +78,7 @@ def test_report_on_a_live_run_names_who_works_on_it(path):
     with RunFolder.open(path, writable=True):
         assert "process" in owner(path)
         done = autokernel("report", path)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "The run goes on (process" in done.stdout
     assert owner(path) is None
 
@@ -92,7 +91,7 @@ def test_a_view_holds_the_verdicts_of_the_kept(path):
 
 def test_show_prints_what_an_experiment_changed_and_its_verdict(path):
     done = autokernel("show", path, 3)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "-first = 1" in done.stdout and "+third = 3" in done.stdout
     assert "Experiment 3 on 01-norm, by test: kept" in done.stdout
     assert "ACCEPTED" in done.stdout
@@ -105,14 +104,14 @@ def test_show_of_a_reverted_experiment_still_has_its_source(path):
 
 def test_show_of_an_experiment_that_never_was_is_the_users_to_fix(path):
     done = autokernel("show", path, 9)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "no experiment 9" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("command", ["report", "resume", "verify"])
 def test_a_folder_that_is_not_a_run_is_the_users_to_fix(command, tmp_path):
     done = autokernel(command, tmp_path)
-    assert done.returncode == 2, done.stderr
+    assert done.exit_code == 2, done.stderr
     assert "is not an autokernel run" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

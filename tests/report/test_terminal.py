@@ -81,6 +81,14 @@ def test_faster_level_and_slower_follow_the_interval_not_the_ratio(view):
     assert verdicts == ["faster", "level", "slower"]
 
 
+def test_experiments_after_the_verification_are_said_to_be_unproved(view, make_trial):
+    assert "came after this verification" not in text(report.summary(view))
+    later = make_trial(71, "01-add-rms-norm", 1.2, kept=True).model_copy(update={"finished_at": "2026-01-02T00:00:00Z"})
+    shown = text(report.summary(dataclasses.replace(view, trials=(*view.trials, later))))
+    assert "1 experiment came after this verification" in shown
+    assert f"autokernel verify {view.path}" in shown
+
+
 def test_no_gain_recommends_the_baseline_and_claims_no_kernel(view):
     winners = tuple(row.model_copy(update={"kept": False}) for row in view.proof.winners)
     proof = view.proof.model_copy(

@@ -135,6 +135,12 @@ def _result(view: RunView, proof: Proof) -> Iterable[RenderableType]:
         )
     text.append(f"\nRecommended: {proof.recommended}", style="default")
     yield text
+    since = sum(trial.finished_at > proof.finished_at for trial in view.trials)
+    if since and view.path:
+        yield Text(
+            f"\n{units.count(since, 'experiment')} came after this verification. To prove them too:", style="yellow"
+        )
+        yield _to_copy(f"autokernel verify {shlex.quote(str(view.path))}")
     if view.path and proof.result != "failed":
         yield Text("\nTo use it:" if proof.result == "gain" else "\nThe same lines give you the recommended baseline:")
         yield _to_copy(*use_lines(view.path))
