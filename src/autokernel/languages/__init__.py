@@ -46,3 +46,14 @@ class Language(Protocol):
     def compile(self, source: str) -> Artifact:
         """Build for this machine, without running any of the candidate's Python. Raises CompileFailure, NoCompiler."""
         ...
+
+
+def get_language(name: str) -> Language:
+    """The language called `name`, as in a kernel file's LANGUAGE. Raises `UnknownName`."""
+    from autokernel.errors import UnknownName
+
+    if name == "cpp":
+        from autokernel.languages.cpp.language import Cpp
+
+        return Cpp()
+    raise UnknownName(kind="kernel language", name=name, known="cpp")

@@ -1,0 +1,116 @@
+"""The schedules of a region: every choice that changes its C++ text, most promising first."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from torch import fx
+
+from autokernel.errors import UnknownName
+from autokernel.generate.emit_cpp import emit
+from autokernel.generate.layout import loops
+from autokernel.generate.plan import Plan, plan
+from autokernel.generate.schedule import Schedule
+from autokernel.records import Task
+
+LIMIT = 160  # texts; what lies further from the first guess than these has not been seen to win
+ATTEMPTS = 400  # schedules written in search of distinct texts
+_SMALL = 16_384  # elements of the largest output below which a second thread hardly pays for being woken
+_LARGE = 8 << 20  # bytes written beyond which the caches can't be of use to whoever reads them next
+
+
+def space(task: Task, module: fx.GraphModule, language: str = "cpp", threads: int = 1) -> tuple[Schedule, ...]:
+    """Schedules with distinct texts, by how many choices differ from the first guess. Deterministic."""
+    if language != "cpp":
+        raise UnknownName(kind="kernel language", name=language, known="cpp")
+    planned = plan(module, task)
+    values = _effective(planned, axes(planned, threads))
+    seen: set[str] = set()
+    found: list[Schedule] = []
+    for schedule in itertools.islice(_ordered(values), ATTEMPTS):
+        text = emit(planned, schedule)
+        if text not in seen:
+            seen.add(text)
+            found.append(schedule)
+            if len(found) == LIMIT:
+                break
+    return tuple(found)
+
+
+def _effective(planned: Plan, values: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """Without the values that change nothing in this plan, neither alone nor with a flat loop cut into blocks."""
+    bases = [Schedule(**{axis: options[0] for axis, options in values.items()})]
+    if len(values.get("block", ())) > 1:
+        bases.append(dataclasses.replace(bases[0], block=values["block"][1]))
+    found = {}
+    for axis, options in values.items():
+        kept: list[Any] = []
+        texts: list[tuple[str, ...]] = []
+        default = getattr(Schedule(), axis)
+        for option in sorted(options, key=lambda option: option != default):
+            made = tuple(emit(planned, dataclasses.replace(base, **{axis: option})) for base in bases)
+            if made not in texts:
+                texts.append(made)
+                kept.append(option)
+        found[axis] = tuple(option for option in options if option in kept) or (default,)
+    return found
+
+
+def axes(planned: Plan, threads: int) -> dict[str, tuple[Any, ...]]:
+    """The values of each choice for this plan, the likeliest first; axes that matter most come first."""
+    row = planned.kind == "row"
+    elements = max(buffer.elements for buffer in planned.outputs)
+    work = max(elements, max((b.elements for b in planned.inputs), default=0))
+    written = sum(buffer.elements for buffer in planned.outputs) * 4
+    found: dict[str, tuple[Any, ...]] = {}
+    if row:
+        found["keep"] = ("output", "buffer", "recompute")
+        found["parts"] = (4, 2, 1, 8)
+        found["rows"] = (1, 2, 4)
+        found["divide"] = ("reciprocal", "exact")
+        found["streams"] = (1, 2, 4)
+    else:
+        found["order"] = ("stores", "loads", "tiles")
+        found["segments"] = ("together", "apart")
+        found["block"] = (0, *_blocks(planned))
+        found["streams"] = (1, 2, 4)
+        found["rows"] = (1, 2, 4)
+    found["stores"] = ("streaming", "cached") if written >= _LARGE else ("cached", "streaming")
+    found["chunk"] = (0, 4, 16) if threads > 1 else (0,)
+    if threads == 1:
+        found["threads"] = ("one",)
+    else:
+        found["threads"] = ("one", "all") if work < _SMALL else ("all", "one")
+    return found
+
+
+def _blocks(planned: Plan) -> tuple[int, ...]:
+    """Even pieces of a flat loop: about 1k, 4k and 16k elements."""
+    flat = [loops(nest, Schedule()) for nest in planned.nests]
+    extents = [found.columns[0].extent for found in flat if not found.rows and found.columns]
+    chosen = []
+    for wish in (4096, 1024, 16384):
+        near = [d for n in extents for d in _divisors(n) if wish // 2 <= d <= wish * 2 and d < n]
+        if near:
+            chosen.append(min(near, key=lambda d: (abs(math.log(d / wish)), d)))
+    return tuple(dict.fromkeys(chosen))
+
+
+def _divisors(number: int) -> list[int]:
+    low = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*low, *(number // d for d in low)})
+
+
+def _ordered(values: dict[str, tuple[Any, ...]]) -> Iterator[Schedule]:
+    """The first guess, then all that differ from it in one choice, in two, …"""
+    guess = Schedule(**{axis: options[0] for axis, options in values.items()})
+    names = [axis for axis, options in values.items() if len(options) > 1]
+    yield guess
+    for distance in range(1, len(names) + 1):
+        for chosen in itertools.combinations(names, distance):
+            for others in itertools.product(*(values[axis][1:] for axis in chosen)):
+                yield dataclasses.replace(guess, **dict(zip(chosen, others, strict=True)))

@@ -1,0 +1,126 @@
+"""Running the C++ compiler on untrusted text: in bubblewrap where that works, under a deadline, in a scratch folder.
+
+A compiler reads files (`#include "/etc/passwd"`, `.incbin`), so inside the sandbox it sees the toolchain and its
+scratch folder only, and no network. Where bubblewrap doesn't work, the compiler runs plainly; `isolated()` tells which.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from autokernel.errors import CompilerFailed, NoCompiler
+from autokernel.languages.cpp import autokernel_loader as loader
+
+_SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/nix",
+)
+
+
+def find() -> str:
+    """Path of the compiler. Raises `NoCompiler`."""
+    path = loader.find_compiler()
+    if path is None:
+        wanted = os.environ.get("CXX", "").split()[:1]
+        raise NoCompiler(looked_for=", ".join(wanted or loader.COMPILERS))
+    return str(path)
+
+
+def version(compiler: str) -> str:
+    """Raises `CompilerFailed`."""
+    try:
+        return str(loader.compiler_version(compiler))
+    except loader.BuildError as error:
+        raise CompilerFailed(compiler=compiler, detail=error) from error
+
+
+@functools.cache
+def isolated(compiler: str) -> bool:
+    """Whether the compiler runs inside bubblewrap here."""
+    if shutil.which("bwrap") is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="autokernel-") as scratch:
+        (Path(scratch) / "probe.cpp").write_text("int probe() { return 1; }\n", encoding="utf-8")
+        try:
+            status, _ = _run(
+                [*_wrap(compiler, scratch), compiler, "-shared", "-fPIC", "probe.cpp", "-o", "probe.so"], scratch, 30.0
+            )
+        except TimeoutError:
+            return False
+        return status == 0 and (Path(scratch) / "probe.so").exists()
+
+
+def build(compiler: str, source: str, deadline: float) -> tuple[int, str, bytes]:
+    """Compile a text. Returns the exit status, the compiler's words and the library. Raises `TimeoutError`."""
+    with tempfile.TemporaryDirectory(prefix="autokernel-") as scratch:
+        (Path(scratch) / "kernel.cpp").write_text(source, encoding="utf-8")
+        before = _wrap(compiler, scratch) if isolated(compiler) else []
+        status, log = _run([*before, compiler, *loader.FLAGS, "kernel.cpp", "-o", "kernel.so"], scratch, deadline)
+        built = Path(scratch) / "kernel.so"
+        return status, log, built.read_bytes() if status == 0 and built.is_file() and not built.is_symlink() else b""
+
+
+def _wrap(compiler: str, scratch: str) -> list[str]:
+    """bubblewrap's command line: the toolchain read-only, the scratch folder, nothing else."""
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
+    command += ["--setenv", "PATH", os.environ.get("PATH", "/usr/bin:/bin"), "--setenv", "LC_ALL", "C.UTF-8"]
+    real = Path(compiler).resolve()
+    places = [*_SYSTEM]
+    if not real.is_relative_to("/usr"):
+        places += [str(real.parent.parent), str(Path(compiler).parent)]
+    for place in places:
+        if os.path.islink(place):
+            command += ["--symlink", os.readlink(place), place]
+        elif os.path.exists(place):
+            command += ["--ro-bind", place, place]
+    return [
+        *command,
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/tmp",
+        "--bind",
+        scratch,
+        "/work",
+        "--chdir",
+        "/work",
+    ]
+
+
+def _run(command: list[str], folder: str, deadline: float) -> tuple[int, str]:
+    """Exit status and output. The process and its children are killed at the deadline (seconds)."""
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": "/tmp" if command[0] == "bwrap" else folder}
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=deadline)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(f"the compiler took more than {deadline:g} s") from error
+        raise
+    return process.returncode, output.decode(errors="replace")
