@@ -7,11 +7,15 @@ poisoned before a call with one of two byte patterns: an element that still hold
 Nothing secret lies in this memory: no expected value and no seed. The child may write all of it, the inputs and the
 canaries included; that is how damage is seen (`inputs_changed`, `canaries_intact`) instead of hidden by a crash.
 
+The parent fills and compares with numpy, one thread: torch's OpenMP threads spin for a while after their work, on the
+cores that the child is about to be timed on.
+
 Not covered: a stray write that lands beyond the canaries (4 KiB) and outside every buffer.
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import secrets
@@ -20,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,6 +35,9 @@ if TYPE_CHECKING:
 CANARY_BYTES = 4096
 _LINE = 64
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORD: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+Words = npt.NDArray[Any]  # the bits of elements as unsigned integers, `Slot.words` of them an element
 
 # Quiet NaNs with a payload nothing computes, and huge negative numbers; for integers merely unlikely values. Pattern 0
 # and 1 differ in every element, so that a value that happens to equal one can't equal the other.
@@ -65,13 +74,18 @@ class Slot:
     def bytes(self) -> int:
         return self.extent * self.itemsize
 
+    @property
+    def words(self) -> int:
+        return 2 if torch_dtype(self.dtype).is_complex else 1
+
     def view(self, memory: mmap.mmap) -> Tensor:
-        flat = self.flat(memory)
+        flat = torch.frombuffer(memory, dtype=torch_dtype(self.dtype), count=self.extent, offset=self.base)
         return flat.as_strided(self.shape, self.stride, self.offset)
 
-    def flat(self, memory: mmap.mmap) -> Tensor:
-        """The whole storage as one dimension."""
-        return torch.frombuffer(memory, dtype=torch_dtype(self.dtype), count=self.extent, offset=self.base)
+    def bits(self, memory: mmap.mmap) -> Words:
+        """The whole storage as one dimension of words."""
+        word = _WORD[self.itemsize // self.words]
+        return np.frombuffer(memory, dtype=word, count=self.extent * self.words, offset=self.base)
 
 
 @dataclass(frozen=True)
@@ -123,15 +137,18 @@ class BufferSet:
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, layout.size)
         self._memory = mmap.mmap(self.fd, layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._bytes: Words = np.frombuffer(self._memory, dtype=np.uint8)
         self.inputs: list[Tensor] = [slot.view(self._memory) for slot in layout.inputs]
         self.outputs: list[Tensor] = [slot.view(self._memory) for slot in layout.outputs]
-        self._sources: list[Tensor] = []
+        self._input_bits = [slot.bits(self._memory) for slot in layout.inputs]
+        self._output_bits = [slot.bits(self._memory) for slot in layout.outputs]
+        self._kept: list[Tensor] = []  # what the sources' bits belong to
+        self._sources: list[Words] = []
         self._shifts: list[int] = []
         slots = (*layout.inputs, *layout.outputs)
         self._guards = [(s.base - CANARY_BYTES, s.base) for s in slots]
         self._guards += [(s.base + s.bytes, s.base + s.bytes + CANARY_BYTES) for s in slots]
-        self._canary = torch.frombuffer(bytearray(secrets.token_bytes(CANARY_BYTES)), dtype=torch.uint8)
+        self._canary: Words = np.frombuffer(secrets.token_bytes(CANARY_BYTES), dtype=np.uint8)
         for low, high in self._guards:
             self._bytes[low:high] = self._canary
 
@@ -179,7 +196,8 @@ class BufferSet:
                 raise ValueError(
                     f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}"
                 )
-        self._sources = [_span(t) for t in inputs]
+        self._kept = [_span(t) for t in inputs]
+        self._sources = [_bits(t) for t in self._kept]
         self._shifts = [0] * len(inputs)
         for index in range(len(inputs)):
             self._fill(index)
@@ -190,9 +208,10 @@ class BufferSet:
         For inputs whose elements are exchangeable (dense activations and weights); indices and masks stay.
         """
         for index, may in enumerate(movable):
-            count = self._sources[index].numel()
+            words = self.layout.inputs[index].words
+            count = len(self._sources[index]) // words
             if may and count:
-                self._shifts[index] = shift % count
+                self._shifts[index] = shift % count * words
                 self._fill(index)
 
     def inputs_changed(self) -> list[int]:
@@ -204,9 +223,8 @@ class BufferSet:
         if pattern not in (0, 1):
             raise ValueError(f"there are poison patterns 0 and 1, not {pattern}")
         self.pattern, self.armed = pattern, True
-        for slot in self.layout.outputs:
-            integer, value = _poison(slot, pattern)
-            slot.flat(self._memory).view(integer).fill_(value)
+        for slot, bits in zip(self.layout.outputs, self._output_bits, strict=True):
+            bits[:] = _poison(slot, pattern)
 
     def unwritten(self) -> list[Tensor]:
         """For each output a bool mask of its shape: True where the element still holds the poison in force, bitwise.
@@ -214,61 +232,62 @@ class BufferSet:
         One pattern can be met by chance; an element unwritten under both patterns was not written.
         """
         masks = []
-        for view, slot in zip(self.outputs, self.layout.outputs, strict=True):
-            integer, value = _poison(slot, self.pattern)
-            if view.dtype.is_complex:
-                masks.append((torch.view_as_real(view).view(integer) == value).all(-1))
-            else:
-                masks.append(view.view(integer) == value)
+        for slot, bits in zip(self.layout.outputs, self._output_bits, strict=True):
+            step = slot.itemsize // slot.words
+            shape, stride = (*slot.shape, slot.words), (*(n * slot.itemsize for n in slot.stride), step)
+            own = np.lib.stride_tricks.as_strided(bits[slot.offset * slot.words :], shape, stride)
+            masks.append(torch.from_numpy((own == _poison(slot, self.pattern)).all(-1)))
         return masks
 
     def canaries_intact(self) -> list[str]:
         """Where canaries are damaged ("after out": something wrote past its end); empty when all are intact."""
         damaged = []
         for index, (low, high) in enumerate(self._guards):
-            if not torch.equal(self._bytes[low:high], self._canary):
+            if not np.array_equal(self._bytes[low:high], self._canary):
                 side = "before" if index < len(self.names) else "after"
                 damaged.append(f"{side} {self.names[index % len(self.names)]}")
         for low, high in self._guards:
             self._bytes[low:high] = self._canary
         return damaged
 
-    def rows(self, size: int) -> Tensor:
+    def rows(self, size: int) -> Words:
         """The outputs' part of the file as rows of `size` ≤ 4096 bytes; canaries between outputs included."""
         if not self.layout.outputs:
-            return self._bytes[:0].view(0, size)
+            return self._bytes[:0].reshape(0, size)
         first = self.layout.outputs[0].base
         last = self.layout.outputs[-1].base + self.layout.outputs[-1].bytes + CANARY_BYTES
         count = (last - first) // size
-        return self._bytes[first : first + count * size].view(count, size)
+        return self._bytes[first : first + count * size].reshape(count, size)
 
-    def rows_of_outputs(self, size: int) -> Tensor:
-        """A bool for each row of `rows(size)`: it holds elements that every right kernel writes."""
-        mask = torch.zeros(len(self.rows(size)), dtype=torch.bool)
-        for slot, view in zip(self.layout.outputs, self.outputs, strict=True):
+    def rows_due(self, size: int) -> Words:
+        """Indices of the `rows(size)` that hold elements which every right kernel writes."""
+        found: set[int] = set()
+        for slot in self.layout.outputs:
             begin = slot.base - self.layout.outputs[0].base + slot.offset * slot.itemsize
-            end = begin + view.numel() * view.element_size()
-            if end > begin and _reach(slot.shape, slot.stride) == view.numel():  # without gaps
-                mask[begin // size : (end - 1) // size + 1] = True
-        return mask
+            count = math.prod(slot.shape)
+            if count and _reach(slot.shape, slot.stride) == count:  # without gaps
+                found.update(range(begin // size, (begin + count * slot.itemsize - 1) // size + 1))
+        return np.array(sorted(found), dtype=np.int64)
 
-    def output_bits(self) -> list[Tensor]:
-        """The outputs' storages as bytes, views: for bitwise comparisons."""
-        return [self._bytes[s.base : s.base + s.bytes] for s in self.layout.outputs]
+    def output_bits(self) -> list[Words]:
+        """The outputs' storages as words, views: for bitwise comparisons."""
+        return list(self._output_bits)
 
     def _fill(self, index: int) -> None:
-        target, source, shift = self._flat(index), self._sources[index], self._shifts[index]
-        target[shift:] = source[: source.numel() - shift]
-        target[:shift] = source[source.numel() - shift :]
+        target, source, shift = self._target(index), self._sources[index], self._shifts[index]
+        cut = len(source) - shift
+        target[shift:] = source[:cut]
+        target[:shift] = source[cut:]
 
     def _same(self, index: int) -> bool:
-        target, source, shift = self._flat(index), self._sources[index], self._shifts[index]
-        cut = source.numel() - shift
-        return _bits_equal(target[shift:], source[:cut]) and _bits_equal(target[:shift], source[cut:])
+        target, source, shift = self._target(index), self._sources[index], self._shifts[index]
+        cut = len(source) - shift
+        return np.array_equal(target[shift:], source[:cut]) and np.array_equal(target[:shift], source[cut:])
 
-    def _flat(self, index: int) -> Tensor:
+    def _target(self, index: int) -> Words:
         slot = self.layout.inputs[index]
-        return slot.flat(self._memory)[slot.offset : slot.offset + self._sources[index].numel()]
+        begin = slot.offset * slot.words
+        return self._input_bits[index][begin : begin + len(self._sources[index])]
 
 
 def _place(
@@ -293,18 +312,16 @@ def _span(tensor: Tensor) -> Tensor:
     return tensor.detach().as_strided((_reach(tensor.shape, tensor.stride()),), (1,), tensor.storage_offset())
 
 
-def _bits_equal(one: Tensor, other: Tensor) -> bool:
-    if one.dtype.is_complex:
-        one, other = torch.view_as_real(one).flatten(), torch.view_as_real(other).flatten()
-    integer = _INTEGER[one.itemsize]
-    return torch.equal(one.view(integer), other.view(integer))
+def _bits(flat: Tensor) -> Words:
+    """The bits of a tensor of one dimension without gaps, as words; a view."""
+    if flat.dtype.is_complex:
+        flat = torch.view_as_real(flat).flatten()
+    made: Words = flat.view(_INTEGER[flat.itemsize]).numpy().view(_WORD[flat.itemsize])
+    return made
 
 
-def _poison(slot: Slot, pattern: int) -> tuple[torch.dtype, int]:
-    """The integer dtype to view an output as, and the poison in it as a signed value."""
+def _poison(slot: Slot, pattern: int) -> int:
+    """The word that poisons an output."""
     dtype = torch_dtype(slot.dtype)
     dtype = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
-    value = _POISON.get(dtype, _POISON_INTEGER[dtype.itemsize])[pattern]
-    bits = 8 * dtype.itemsize
-    signed = bits > 8 and value >= 1 << (bits - 1)
-    return _INTEGER[dtype.itemsize], value - (1 << bits) if signed else value
+    return _POISON.get(dtype, _POISON_INTEGER[dtype.itemsize])[pattern]

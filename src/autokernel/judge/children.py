@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import torch
+import numpy as np
 
 from autokernel.errors import SandboxDied
 from autokernel.judge import protocol
@@ -109,13 +109,13 @@ class Child:
 
     def late_writes(self, seconds: float) -> list[int]:
         """Let the child run for `seconds` without a command, stop it, and name the sets whose outputs changed."""
-        before = [[bits.clone() for bits in s.output_bits()] for s in self.sets]
+        before = [[bits.copy() for bits in s.output_bits()] for s in self.sets]
         self._guarded(lambda: self._sandbox.control(Control.thaw))
         time.sleep(seconds)
         self._guarded(self._freeze)
         changed = []
         for index, (old, current) in enumerate(zip(before, self.sets, strict=True)):
-            if not all(torch.equal(a, b) for a, b in zip(old, current.output_bits(), strict=True)):
+            if not all(np.array_equal(a, b) for a, b in zip(old, current.output_bits(), strict=True)):
                 changed.append(index)
         return changed
 

@@ -1,0 +1,171 @@
+"""One timed block: a kernel in a fresh child, its time a call by the parent's clock, on values it has never seen.
+
+A block is a series of rounds in random order, short and long. Before each round the parent gives every set that the
+round will touch new values and poisons its outputs, while the child is stopped; in the round each set is used once. So
+there is no repeat that a cache of outputs, or a skipped launch, could answer from: every timed call is one whose output
+must be written. (The other design, verified blocks around timed loops that repeat their inputs, can't tell a kernel
+that saves a third of the work on repeats from noise.) The time a call is the slope between short and long rounds, which
+cancels what a round costs besides: waking the child, the parent's read of a sample of the outputs.
+
+A round is refused when sampled outputs were written after "done" or not at all (`Child.loop`), and after one round,
+chosen in secret, canaries and inputs are looked at and `verify` compares the outputs.
+
+R sets, with R·bytes above 1.5 × the last-level cache where at most 64 sets do that; for small kernels enough sets to
+make a long round last 3 ms. Small sets stay in cache, as activations do in a model; nothing is flushed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autokernel.judge.buffers import BufferSet, torch_dtype
+from autokernel.judge.sandbox import ChildFailure, Kernel, Sandbox
+from autokernel.records import Reason, TensorSpec
+
+MAX_SETS = 64
+MAX_BYTES = 1 << 29
+_ROUND_SECONDS = 3e-3
+_DEFAULT_CACHE = 32 << 20
+_MOVABLE_DOMAINS = ("real", "positive", "unit")
+
+Refresh = Callable[[BufferSet, random.Random], None]
+Verify = Callable[[Sequence[BufferSet]], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`sets`: R. `short`, `long`: calls of the two kinds of round (long ≤ R). `rounds`: of each kind."""
+
+    sets: int
+    short: int
+    long: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """`seconds` a call. `claimed`: the same slope by the child's own clock (diagnostic). `rounds`: (calls, seconds)."""
+
+    seconds: float
+    claimed: float
+    rounds: tuple[tuple[int, float], ...]
+
+
+def plan(
+    set_bytes: int, seconds_per_call: float, *, budget_seconds: float = 0.05, cache_bytes: int | None = None
+) -> Plan:
+    """How to time a kernel that takes about `seconds_per_call` on sets of `set_bytes` (inputs and outputs).
+
+    `budget_seconds`: what the rounds of a block should last together, at least.
+    """
+    cache = last_level_cache() if cache_bytes is None else cache_bytes
+    size, seconds = max(set_bytes, 1), max(seconds_per_call, 1e-7)
+    by_time = math.ceil(_ROUND_SECONDS / seconds)
+    by_cache = math.ceil(1.5 * cache / size)
+    wanted = max(by_time, by_cache if by_cache <= 64 else 1, 4)
+    sets = max(2, min(wanted, MAX_SETS, MAX_BYTES // size))
+    short, long = max(1, sets // 4), sets
+    one = (short + long) * seconds
+    least = 3 if one < 0.1 else 1
+    return Plan(sets, short, long, max(least, min(16, math.ceil(budget_seconds / one))))
+
+
+def measure_block(
+    sandbox: Sandbox,
+    kernel: Kernel,
+    sets: Sequence[BufferSet],
+    planned: Plan,
+    *,
+    refresh: Refresh,
+    deadline: float,
+    verify: Verify | None = None,
+    order: random.Random | None = None,
+) -> Block:
+    """Time `kernel` over `sets` in a fresh child, which is ended afterwards.
+
+    `refresh(set, random)` gives a set new inputs (see `rolling`). `verify(sets of a round)` raises ChildFailure when
+    outputs are wrong; it is called once. `deadline`: seconds for each step. Raises ChildFailure, SandboxDied.
+    """
+    draw = order or random.SystemRandom()
+    used = list(sets[: planned.sets])
+    if len(used) < planned.long:
+        raise ValueError(f"{planned.long} sets are needed for this plan, not {len(used)}")
+    kinds = [planned.short] * planned.rounds + [planned.long] * planned.rounds
+    draw.shuffle(kinds)
+    checked = draw.choice([i for i, calls in enumerate(kinds) if calls == planned.long])
+    parent: list[tuple[int, float]] = []
+    claims: list[tuple[int, float]] = []
+    child = sandbox.spawn(kernel, used, deadline=deadline)
+    try:
+        _prepare(used, refresh, draw)
+        child.loop(len(used), deadline)  # warm-up: pages, threads, whatever a kernel sets up on its first call
+        for index, calls in enumerate(kinds):
+            first = draw.randrange(len(used))
+            touched = [used[(first + i) % len(used)] for i in range(calls)]
+            _prepare(touched, refresh, draw)
+            parent.append((calls, child.loop(calls, deadline, first)))
+            claims.append((calls, child.claimed_seconds))
+            if index == checked:
+                _look(touched, verify)
+    finally:
+        child.close()
+    return Block(_slope(parent, planned), _slope(claims, planned), tuple(parent))
+
+
+def rolling(specs: Sequence[TensorSpec]) -> Refresh:
+    """New values by rotating the elements of the inputs that are drawn alike (real numbers); masks and indices stay.
+
+    It costs a copy. A task with nothing to rotate needs a `refresh` that draws (and calls `BufferSet.rewrite`).
+    """
+    movable = [s.domain in _MOVABLE_DOMAINS and torch_dtype(s.dtype).is_floating_point for s in specs]
+
+    def refresh(buffers: BufferSet, draw: random.Random) -> None:
+        buffers.roll(movable, draw.getrandbits(40))
+
+    return refresh
+
+
+@functools.cache
+def last_level_cache() -> int:
+    """Bytes of the largest cache that the kernel lists for processor 0; 32 MiB when it lists none."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        found = re.fullmatch(r"(\d+)([KMG])", path.read_text().strip())
+        if found:
+            sizes.append(int(found[1]) << {"K": 10, "M": 20, "G": 30}[found[2]])
+    return max(sizes, default=_DEFAULT_CACHE)
+
+
+def _prepare(sets: Sequence[BufferSet], refresh: Refresh, draw: random.Random) -> None:
+    for one in sets:
+        refresh(one, draw)
+        one.poison(draw.getrandbits(1))
+
+
+def _look(sets: Sequence[BufferSet], verify: Verify | None) -> None:
+    for one in sets:
+        if damaged := one.canaries_intact():
+            raise ChildFailure(Reason.out_of_bounds, f"bytes {', '.join(damaged)} were written in a timed loop")
+        if changed := one.inputs_changed():
+            raise ChildFailure(Reason.input_changed, f"input {changed[0]} was changed in a timed loop")
+    if verify is not None:
+        verify(sets)
+
+
+def _slope(rounds: Sequence[tuple[int, float]], planned: Plan) -> float:
+    """Seconds a call: difference of the medians of long and short rounds over the difference in calls.
+
+    Where noise makes that no time at all (a machine under load, a kernel of a few microseconds), the long rounds' own
+    time a call stands in, which includes what a round costs besides.
+    """
+    short = statistics.median(s for calls, s in rounds if calls == planned.short)
+    long = statistics.median(s for calls, s in rounds if calls == planned.long)
+    slope = (long - short) / (planned.long - planned.short)
+    return slope if slope > 0 else long / planned.long
