@@ -40,6 +40,18 @@ def test_what_no_generator_covers_is_listed_with_its_share_and_reason(profile):
     assert "embedding 3.0 % – gather is not generated yet" in shown
 
 
+def test_regions_of_one_title_are_told_apart_by_their_place_and_added_up_by_their_reason(profile):
+    linear = next(row for row in profile.regions if row.title == "linear")
+    twins = tuple(
+        linear.model_copy(update={"share": share, "lines": (f"m.py:{line}  x = f(x)",)})
+        for share, line in [(0.3, 7), (0.2, 9)]
+    )
+    shown = text(report.profile_table(profile.model_copy(update={"regions": (*twins, profile.regions[0])})))
+    assert "linear  m.py:7" in shown and "linear  m.py:9" in shown
+    assert "linear 50.0 % (2 regions)" in shown
+    assert "01 add → rms norm" in shown
+
+
 def test_parts_that_were_not_captured_are_named_with_their_brackets(profile):
     assert "graph 2: autocast region [no graph]" in text(report.profile_table(profile))
 

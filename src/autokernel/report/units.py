@@ -36,6 +36,11 @@ def times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}×"
 
 
+def multiple(ratio: float) -> str:
+    """How many times something is another thing: 4.3×, 469×."""
+    return f"{ratio:.1f}×" if ratio < 99.95 else f"{ratio:.0f}×"
+
+
 def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"[{low:.2f}, {high:.2f}]"
 

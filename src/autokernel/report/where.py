@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -66,14 +67,15 @@ def _heading(profile: Profile) -> Text:
 def _regions(profile: Profile) -> RenderableType:
     made = table("region", "×", "time", "share", "floor", "/ floor", "to gain", "written by")
     made.columns[-1].justify = "left"
-    for row in profile.regions[:ROWS]:
+    names = _names(profile.regions)
+    for row, name in zip(profile.regions[:ROWS], names, strict=False):
         made.add_row(
-            short(row.title),
+            short(name),
             str(row.occurrences),
             units.duration_us(row.time_us),
             units.percent(row.share),
             units.duration_us(row.floor_us),
-            f"{row.time_us / row.floor_us:.1f}×" if row.floor_us > 0 else "–",
+            units.multiple(row.time_us / row.floor_us) if row.floor_us > 0 else "–",
             units.duration_us(row.recoverable_us),
             escape(row.generator) if row.generator else "[dim]LLM / you[/dim]",
         )
@@ -82,6 +84,17 @@ def _regions(profile: Profile) -> RenderableType:
         return made
     share = units.percent(sum(row.share for row in rest))
     return Group(made, Text(f"… and {units.count(len(rest), 'region')} more, {share} of the time", style="dim"))
+
+
+def _names(rows: tuple[RegionRow, ...]) -> list[str]:
+    """Titles with the task's number, where there is one, and the place in the source, where a title occurs twice."""
+    often = Counter(row.title for row in rows)
+    names = []
+    for row in rows:
+        number = f"{row.task.partition('-')[0]} " if row.task else ""
+        place = f"  {row.lines[0].split()[0]}" if often[row.title] > 1 and row.lines else ""
+        names.append(f"{number}{row.title}{place}")
+    return names
 
 
 def _uncovered(profile: Profile) -> Iterable[RenderableType]:
@@ -97,12 +110,18 @@ def _uncovered(profile: Profile) -> Iterable[RenderableType]:
     by_reason = sorted(missing, key=lambda row: row.reason)
     groups = [(reason, list(rows)) for reason, rows in groupby(by_reason, key=lambda row: row.reason)]
     for reason, rows in sorted(groups, key=lambda item: -sum(row.share for row in item[1])):
-        names = ", ".join(f"{row.title} {units.percent(row.share)}" for row in _largest(rows))
-        yield Text(f"  {names}", style="dim").append(f" – {reason}" if reason else "")
+        yield Text(f"  {_by_title(rows)}", style="dim").append(f" – {reason}" if reason else "")
 
 
-def _largest(rows: list[RegionRow]) -> list[RegionRow]:
-    return sorted(rows, key=lambda row: -row.share)
+def _by_title(rows: list[RegionRow]) -> str:
+    """`linear 57.0 % (5 regions), matmul 3.3 %`, largest first."""
+    shares: dict[str, list[float]] = {}
+    for row in rows:
+        shares.setdefault(row.title, []).append(row.share)
+    return ", ".join(
+        f"{title} {units.percent(sum(found))}" + (f" ({len(found)} regions)" if len(found) > 1 else "")
+        for title, found in sorted(shares.items(), key=lambda item: -sum(item[1]))
+    )
 
 
 def _skipped(profile: Profile) -> Iterable[RenderableType]:
