@@ -1,15 +1,19 @@
 """The trusted side. Door: `Judge` (judge.py), `Opponent`, and `Request`.
 
-    judge.py      Judge: verdicts for one task
-    stages.py     the five correctness stages
-    oracle.py     the float64 oracle and eager's own error
-    tolerance.py  per-element tolerance, comparison, explanation
-    pairs.py      paired timing in fresh processes, the sequential rule
-    sandbox.py    the exec'd zygote, bubblewrap or plain, limits, kills
-    protocol.py   fixed-size binary records between parent and child
-    buffers.py    shared memory with canaries and poison
-    child.py      the one file that runs candidate code
-    controls.py   one control that must pass and one that must fail
+judge.py      Judge: verdicts for one task
+bench.py      run_bench: one kernel file against one reference; open_sandbox
+stages.py     the five correctness stages
+cases.py      what a kernel is asked to compute in them; SERVES
+contest.py    two sides timed against each other
+kernels.py    from text to what a child runs
+oracle.py     the float64 oracle and eager's own error
+tolerance.py  per-element tolerance, comparison, explanation
+pairs.py      paired timing in fresh processes, the sequential rule
+sandbox.py    the exec'd zygote, bubblewrap or plain, limits, kills
+protocol.py   fixed-size binary records between parent and child
+buffers.py    shared memory with canaries and poison
+child.py      the one file that runs candidate code
+controls.py   one control that must pass and one that must fail
 """
 
 from __future__ import annotations
@@ -28,9 +32,14 @@ class Opponent:
 
 @dataclass(frozen=True)
 class Request:
-    """How far to go. `correctness` stops after the stages; `screen` after one block; `full` is what a keep needs."""
+    """How far to go. `correctness` stops after the stages, `screen` takes the time of one block, `full` is for a keep.
+
+    `drop_slow`: after smoke, reject what is no faster in one block as `too_slow`. Without it all stages are run, and
+    then a fixed number of pairs is timed, whichever side they favour.
+    """
 
     level: Literal["correctness", "screen", "full"] = "full"
     min_gain: float = 0.005
     max_pairs: int = 25
     deadline_seconds: float = 30.0  # for any single step of the child
+    drop_slow: bool = True

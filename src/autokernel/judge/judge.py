@@ -19,7 +19,7 @@ from autokernel.errors import NotComputable, NotTimed
 from autokernel.judge import Opponent, Request
 from autokernel.judge.cases import Cases, serves
 from autokernel.judge.children import ChildFailure, Kernel
-from autokernel.judge.contest import CONFIRM_PAIRS, Contest, disagreement, exactly, impossible, keep_rule
+from autokernel.judge.contest import CONFIRM_PAIRS, Contest, exactly, impossible, keep_rule
 from autokernel.judge.kernels import Kernels
 from autokernel.judge.sandbox import Sandbox
 from autokernel.judge.seeds import Seeds
@@ -39,6 +39,7 @@ from autokernel.records import (
 from autokernel.task import LoadedTask
 
 SCREEN_GAIN = 0.005
+FIXED_PAIRS = 8
 _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
 OnStage = Callable[[StageResult], None]
@@ -127,7 +128,7 @@ class _Judging:
         deadline = self.request.deadline_seconds
         self.stages = Stages(self.judge.cases, self.judge.sandbox, kernel, bounds, deadline)
         self._correct(Stage.smoke)
-        if self.request.level != "correctness":
+        if self.request.level != "correctness" and self.request.drop_slow:
             self._screen(kernel)
         for stage in _AFTER_SCREEN:
             self._correct(stage)
@@ -186,9 +187,13 @@ class _Judging:
 
     def _full_timing(self, kernel: Kernel) -> None:
         begin = self._enter(Stage.timing)
+        if not self.request.drop_slow:
+            self.timing, _ = self._measure(kernel, exactly(FIXED_PAIRS), begin, confirming=True)
+            self._ended("passed", begin, f"{self.timing.speedup:.3g}× {self._named()} in {FIXED_PAIRS} pairs")
+            return
         rule = keep_rule(self.request.min_gain, self.request.max_pairs)
         self.timing, kept = self._measure(kernel, rule, begin, confirming=False)
-        self._ended("passed", begin, f"{self.timing.speedup:.3g}× after {self.timing.pairs} pairs")
+        self._ended("passed", begin, f"{self.timing.speedup:.3g}× {self._named()} after {self.timing.pairs} pairs")
         if not kept:
             return
         begin = self._enter(Stage.confirm)
@@ -205,7 +210,7 @@ class _Judging:
         contest = self.judge.contest(self.request.deadline_seconds)
         opponent = self.judge.kernels.opponent(self.opponent, copies=kernel.kind == "model_new")
         try:
-            measured, claims = contest.run(opponent, kernel, rule)  # type: ignore[arg-type]
+            measured, claim = contest.run(opponent, kernel, rule)  # type: ignore[arg-type]
         except ChildFailure as failure:
             self._fail(begin, failure.reason, failure.detail)
         timing = contest.timing(measured, self.request.min_gain, confirming=confirming)
@@ -216,8 +221,7 @@ class _Judging:
         if suspicion is not None:
             words = f"{timing.candidate_us:.3g} µs is a quarter of the measured floor, {timing.floor_us:.3g} µs"
             self._fail(begin, suspicion, words, Outcome.suspect)
-        claim = disagreement(claims)
-        if claim:
+        if claim is not None:
             self._fail(begin, Reason.time_disagrees, claim, Outcome.suspect)
         return timing, rule([theirs / ours for theirs, ours in measured]) == "keep"
 

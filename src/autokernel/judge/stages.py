@@ -6,6 +6,8 @@ canaries, inputs, values against the oracle. The first failure ends the judging 
 Sizes. Stability runs at the task's own size. Above 2¹⁸ elements only "large", "mixed_scale", "nan" and "inf" do, and
 the other variants run at a smaller size, if the task has free dims that the kernel serves; else at the task's own.
 
+Empty tensors (a dim of size 0) must be served, or refused by raising.
+
 Layouts. An installed kernel is guarded on its task's exact strides and alignment. A changed storage offset lies inside
 these guards and must be right. Other strides and a misaligned base lie outside: there a kernel may refuse by raising;
 if it is wrong without a word, the verdict carries a warning.
@@ -102,9 +104,12 @@ class Stages:
         sizes = sweep(self.cases.task, self.bounds, self.cases.seed("sizes"))
         if not sizes:
             return "no other shape is served"
-        names = [", ".join(f"{name}={size}" for name, size in one.items()) for one in sizes]
-        self._check_cases([self.cases.make(name, sizes=one) for name, one in zip(names, sizes, strict=True)])
-        return "; ".join(names)
+        empty = [one for one in sizes if 0 in one.values()]
+        self._check_cases([self.cases.make(_sizes(one), sizes=one) for one in sizes if one not in empty])
+        words = [_sizes(one) for one in sizes if one not in empty]
+        for one in empty:
+            words.append(_sizes(one) + self._right_or_refused(self.cases.make(_sizes(one), sizes=one)))
+        return "; ".join(words)
 
     def _stability(self) -> str:
         smaller = self._smaller()
@@ -149,20 +154,24 @@ class Stages:
             if edge_specs(case.task, variant) == case.task.inputs:
                 continue
             try:
-                self._check_cases([case], keep=False)
-                words.append(variant)
-            except ChildFailure as failure:
-                if failure.reason is Reason.exception:
-                    words.append(f"{variant} refused")
-                else:
-                    self._outside(variant, failure.reason)
-            except Failed as failure:
+                words.append(variant + self._right_or_refused(case))
+            except (Failed, ChildFailure) as failure:
                 self._outside(variant, failure.reason)
         return ", ".join(words)
 
     def _smaller(self) -> Sizes | None:
         large = elements(self.cases.task) > LARGE_ELEMENTS
         return reduced(self.cases.task, self.bounds, LARGE_ELEMENTS // 4) if large else None
+
+    def _right_or_refused(self, case: Case) -> str:
+        """For inputs that a kernel may decline by raising, in its launch; wrong without a word is a failure."""
+        try:
+            self._check_cases([case], keep=False)
+        except ChildFailure as failure:
+            if failure.reason is not Reason.exception:
+                raise
+            return " refused"
+        return ""
 
     def _outside(self, variant: str, reason: Reason) -> None:
         self.warnings.append(f"{variant} inputs, which the guards keep away, give {reason.replace('_', ' ')}")
