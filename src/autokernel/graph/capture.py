@@ -23,24 +23,26 @@ from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
 
-from autokernel.errors import AutokernelError, CaptureFailed
+from autokernel.errors import CaptureFailed, OutOfMemory
 from autokernel.graph import Capture, CapturedGraph, Skipped
 from autokernel.graph.emitter import same_layout
-from autokernel.graph.facts import facts_of
+from autokernel.graph.facts import enters_autocast, facts_of
 from autokernel.graph.naming import name_placeholders
 from autokernel.graph.partition import partition
 from autokernel.graph.simplify import fold_constants
 
 aten = torch.ops.aten
 Handle = Callable[[CapturedGraph, Sequence[Any]], "fx.GraphModule | None"]
+_RECOMPILATIONS = 64
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 def capture(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Capture:
     """Run `model(*args, **kwargs)` once through Dynamo and return its graphs, cut into regions.
 
-    Gradients are off. What could not be captured is in `skipped`, with the reason; the model's own exceptions pass
-    through. Raises CaptureFailed when not one graph came out of it.
+    Gradients are off. Dynamo's state is reset before and after: compiled code of this process is compiled again when
+    next used. What could not be captured is in `skipped`, with the reason. Raises CaptureFailed when tracing fails as a
+    whole, or not one graph came out of it; OutOfMemory.
     """
     graphs: list[CapturedGraph] = []
     skipped: list[Skipped] = []
@@ -60,16 +62,22 @@ def capture(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[st
 
         return run
 
+    what = type(model).__name__ if isinstance(model, torch.nn.Module) else getattr(model, "__name__", "the function")
     torch._dynamo.reset()
     backend = make_backend(keep, count, skipped=skipped)
     try:
-        with torch.no_grad():
+        # at its own limit of recompilations Dynamo goes on without capturing, and without a word
+        with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=_RECOMPILATIONS):
             torch.compile(model, backend=backend, dynamic=False)(*args, **(kwargs or {}))
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise OutOfMemory(doing="capturing the model", detail=error) from error
+    except Exception as error:  # the model runs in plain PyTorch (the workload tried it): it is tracing that failed
+        raise CaptureFailed(target=what, detail=f"{type(error).__name__}: {_first_line(error)}") from error
     finally:
         torch._dynamo.reset()
     if not graphs:
-        reason = skipped[0].reason if skipped else "the model runs no tensor operation that Dynamo can trace"
-        raise CaptureFailed(target=getattr(type(model), "__name__", "the model"), detail=reason)
+        reason = skipped[0].reason if skipped else "it runs no tensor operation that Dynamo can trace"
+        raise CaptureFailed(target=what, detail=reason)
     counted = [dataclasses.replace(graph, calls=max(n, 1)) for graph, n in zip(graphs, calls, strict=True)]
     return Capture(graphs=tuple(counted), skipped=tuple(skipped))
 
@@ -94,13 +102,21 @@ def make_backend(
             captured = _captured(gm, example_inputs, index, check)
         except Exception as error:  # whatever tracing raises: the graph still runs, and the report names it
             if skipped is not None:
-                reason = str(error) if isinstance(error, AutokernelError) else f"{type(error).__name__}: {error}"
-                skipped.append(Skipped(what=f"graph {index}", reason=reason.split("\n")[0]))
+                detail = error.values.get("detail") if isinstance(error, CaptureFailed) else None
+                reason = str(detail or f"{type(error).__name__}: {_first_line(error)}")
+                skipped.append(Skipped(what=f"graph {index}", reason=reason))
         else:
+            if skipped is not None and any(enters_autocast(node) for node in captured.module.graph.nodes):
+                reason = "operators inside an autocast block stay as they are"
+                skipped.append(Skipped(what=f"part of graph {index}", reason=reason))
             chosen = handle(captured, example_inputs) or gm
         return compile(chosen, example_inputs) if compile is not None else chosen
 
     return backend
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def _captured(gm: fx.GraphModule, inputs: Sequence[Any], index: int, check: bool) -> CapturedGraph:
@@ -121,6 +137,8 @@ def to_aten(gm: fx.GraphModule, inputs: Sequence[Any]) -> fx.GraphModule:
     """
     if not all(isinstance(value, Tensor) for value in inputs):
         raise CaptureFailed(target="the graph", detail="its inputs have symbolic sizes (dynamic shapes)")
+    if any(torch.is_autocast_enabled(kind) for kind in {value.device.type for value in inputs}):
+        raise CaptureFailed(target="the graph", detail="it runs inside autocast")
     context = TracingContext.try_get()
     mode = context.fake_mode if context is not None and context.fake_mode is not None else None
     if mode is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from autokernel.errors import CaptureFailed
 from autokernel.graph import Region
 from autokernel.graph.count import count
 from autokernel.graph.emitter import value_of
@@ -120,7 +121,16 @@ def _identity(region: _Cut) -> tuple[str, str, int, int]:
     assert module is not None
     region.module = None  # the key is enough from here on
     lowered = lowered_region(module)
+    for ours, theirs in zip(lowered.graph.output_node().args[0], module.graph.output_node().args[0], strict=True):  # type: ignore[arg-type]
+        _same_result(value_of(ours), value_of(theirs))
     return *fingerprint(lowered), *count(lowered)
+
+
+def _same_result(ours: Any, theirs: Any) -> None:
+    """A region computed on its own must give what it gives in its graph (autocast and other modes could change it)."""
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        found, wanted = (f"{value.dtype} {tuple(value.shape)}" for value in (ours, theirs))
+        raise CaptureFailed(target="a region", detail=f"a region gives {found} on its own, but {wanted} in the model")
 
 
 def lowered_region(module: fx.GraphModule) -> fx.GraphModule:

@@ -69,6 +69,14 @@ def _tensors(val: Any) -> bool:
     return isinstance(val, Tensor)
 
 
+def enters_autocast(node: fx.Node) -> bool:
+    return node.target is torch.amp.autocast_mode._enter_autocast
+
+
+def leaves_autocast(node: fx.Node) -> bool:
+    return node.target is torch.amp.autocast_mode._exit_autocast
+
+
 class _Alone:
     """A node on its own, compared by operator, constants and the layout of its inputs."""
 

@@ -17,7 +17,8 @@ from autokernel.records import Role
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]+)\n(?: +(?P<code>[^\n]*))?')
 _PART = re.compile(r"\['(?P<item>[^']+)'\]|\.(?P<attribute>\w+)|\[(?P<index>\d+)\]")
 _TORCH = os.path.dirname(torch.__file__)
-_INTERNAL = frozenset({"_modules", "_parameters", "_buffers", "L", "G", "self"})
+_HOLDERS = frozenset({"_modules", "_parameters", "_buffers"})
+_INTERNAL = _HOLDERS | {"L", "G", "self"}
 
 
 def name_placeholders(gm: fx.GraphModule, module: fx.GraphModule, inputs: Sequence[Any]) -> None:
@@ -43,6 +44,8 @@ def source_path(node: fx.Node) -> str:
     source = getattr(node, "_dynamo_source", None)
     text = _source_text(source) if source is not None else ""
     parts = [match.group("item") or match.group("attribute") or match.group("index") for match in _PART.finditer(text)]
+    if any(part in _HOLDERS for part in parts):
+        parts = parts[1:]  # the variable that holds the model
     parts = [part for part in parts if part not in _INTERNAL]
     return ".".join(parts) or node.name.strip("_").removeprefix("l_")
 

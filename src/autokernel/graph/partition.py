@@ -23,7 +23,7 @@ from torch import Tensor, fx
 
 from autokernel.graph import Region
 from autokernel.graph.cut import make_region
-from autokernel.graph.facts import Facts, facts_of, row_keeping, row_space
+from autokernel.graph.facts import Facts, enters_autocast, facts_of, leaves_autocast, row_keeping, row_space
 
 
 class _Cluster:
@@ -43,11 +43,16 @@ class _Partitioner:
         self.cluster: dict[fx.Node, _Cluster] = {}
         self._sources: dict[fx.Node, list[tuple[fx.Node, list[fx.Node]]]] = {}
         self._readers: dict[fx.Node, list[fx.Node]] = {}
-        epoch = 0
+        epoch = autocast = 0
         for node in module.graph.nodes:
             if node.op not in ("call_function", "call_module", "call_method"):
                 continue
-            facts = self.facts[node] = facts_of(node) if node.op == "call_function" else Facts("barrier")
+            autocast += enters_autocast(node) - leaves_autocast(node)
+            if node.op != "call_function" or autocast:
+                # under autocast an operator alone, outside, is another computation
+                facts = self.facts[node] = Facts("barrier")
+            else:
+                facts = self.facts[node] = facts_of(node)
             if facts.kind == "barrier":
                 epoch += 1
             elif facts.kind != "view" and node.target is operator.getitem:

@@ -32,13 +32,15 @@ def fold_constants(module: fx.GraphModule, what: str) -> None:
         value: Any = module
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        if not isinstance(value, Tensor):
+            continue  # a part of a higher-order operator
         lifted = (aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.detach.default, aten.alias.default)
-        literal = isinstance(value, Tensor) and value.numel() == 1 and all(user.target in lifted for user in node.users)
+        literal = value.numel() == 1 and all(user.target in lifted for user in node.users)
         if not literal:
             if not node.users:
                 module.graph.erase_node(node)
                 continue
-            raise CaptureFailed(target=what, detail=f"a tensor of shape {_shape(value)} is baked in as a constant")
+            raise CaptureFailed(target=what, detail=f"a tensor of shape {tuple(value.shape)} is baked in as a constant")
         with module.graph.inserting_before(node):
             full = module.graph.call_function(
                 aten.full.default, (list(value.shape), value.item()), {"dtype": value.dtype}
@@ -47,10 +49,6 @@ def fold_constants(module: fx.GraphModule, what: str) -> None:
         node.replace_all_uses_with(full)
         module.graph.erase_node(node)
     module.recompile()
-
-
-def _shape(value: Any) -> str:
-    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
 def simplify(module: fx.GraphModule, names: Sequence[str] = ()) -> fx.GraphModule:
