@@ -22,7 +22,10 @@ class Side(Record):
 
 
 class Job(Record):
-    """Judge `source` for the task in `folder`. `level` is how far to go; times are taken against `opponent`."""
+    """Judge `source` for the task in `folder`. `level` is how far to go; times are taken against `opponent`.
+
+    `drop_slow`: end after the smoke stage when one block shows no gain; without it everything is run and timed.
+    """
 
     folder: str
     source: str
@@ -31,6 +34,7 @@ class Job(Record):
     min_gain: float = 0.005
     max_pairs: int = 25
     deadline_seconds: float = 30.0
+    drop_slow: bool = True
 
 
 class Comparison(Record):

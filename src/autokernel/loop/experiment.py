@@ -121,13 +121,16 @@ def _second_look(bench: Bench, state: TaskState, source: str, verdict: Verdict) 
         return verdict
     if screened.speedup < _LEVEL or not clearly_shorter(source, state.incumbent):
         return verdict
-    incumbent = Side(kind="kernel", source=state.incumbent)
-    job = Job(folder=bench.task_folder(state), source=source, opponent=incumbent, level="correctness")
+    job = Job(
+        folder=bench.task_folder(state),
+        source=source,
+        opponent=Side(kind="kernel", source=state.incumbent),
+        min_gain=bench.min_gain,
+        max_pairs=_BEST_EVER_PAIRS,
+        drop_slow=False,
+    )
     whole = bench.executor.submit(job).result()
-    if whole.verdict is not Outcome.accepted:
-        return whole
-    timing = _compare(bench, state, incumbent, Side(kind="kernel", source=source), _BEST_EVER_PAIRS)
-    return whole.model_copy(update={"timing": timing, "seconds": verdict.seconds + whole.seconds})
+    return whole.model_copy(update={"seconds": verdict.seconds + whole.seconds})
 
 
 def _versus_best(bench: Bench, state: TaskState, source: str, verdict: Verdict) -> Timing | None:

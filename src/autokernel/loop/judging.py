@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ class JudgeBench:
             min_gain=job.min_gain,
             max_pairs=job.max_pairs,
             deadline_seconds=job.deadline_seconds,
+            drop_slow=job.drop_slow,
         )
         return self._judge.verdict(job.source, _opponent(job.opponent), request)
 
@@ -63,6 +65,7 @@ class _Benches:
         self._ceilings: Ceilings = profile.ceilings
         self._tasks, self._seeds, self._say, self._on_stage = tasks, seeds, say, on_stage
         self._sandbox: Sandbox | None = None
+        self._libraries: tempfile.TemporaryDirectory[str] | None = None
 
     def open(self, path: Path) -> JudgeBench:
         from autokernel.judge.judge import Judge
@@ -76,12 +79,18 @@ class _Benches:
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
+        if self._libraries is not None:
+            self._libraries.cleanup()
+            self._libraries = None
 
     def _started(self) -> Sandbox:
         from autokernel.judge.sandbox import Sandbox
 
         if self._sandbox is None:
-            sandbox = Sandbox(isolation=self._isolation, threads=self._threads)
+            # what children may read of the compiled kernels: this run's own, not the user's whole cache
+            self._libraries = tempfile.TemporaryDirectory(prefix="autokernel-kernels-")
+            libraries = Path(self._libraries.name)
+            sandbox = Sandbox(isolation=self._isolation, threads=self._threads, cpp_cache=libraries)
             if sandbox.weakness:
                 self._say(f"judging without bubblewrap, which is weaker: {sandbox.weakness}")
             self._sandbox = sandbox.__enter__()

@@ -95,7 +95,7 @@ class RecordedDevice:
             return self._verdict(job, Outcome.accepted, Stage.edges, Reason.ok, None)
         timing = self._time(job.folder, job.opponent, Side(kind="kernel", source=job.source))
         once = timing.model_copy(update={"ci_low": timing.speedup, "ci_high": timing.speedup, "pairs": 1})
-        if self.screens and timing.speedup < 1.005:
+        if self.screens and job.drop_slow and timing.speedup < 1.005:
             return self._verdict(job, Outcome.rejected, Stage.screen, Reason.too_slow, once)
         if job.level == "screen":
             return self._verdict(job, Outcome.accepted, Stage.edges, Reason.ok, once)
