@@ -138,7 +138,7 @@ def bench(
         from autokernel.report import judged
 
         verdict = run_bench(reference, kernel, isolation=isolation.value, threads=threads, say=screen.say)
-        screen.show(judged(verdict))
+        screen.show(judged(verdict, stages=quiet))
         screen.write_json(verdict.dump())
         raise typer.Exit(0 if verdict.verdict == "accepted" else 1)
 

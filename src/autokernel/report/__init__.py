@@ -50,11 +50,14 @@ def run_facts(view: RunView) -> dict[str, Any]:
     return build(view)
 
 
-def judged(verdict: Verdict, trial: Trial | None = None) -> RenderableType:
-    """A verdict as something `rich` prints; with its line of the journal, also what the loop decided."""
+def judged(verdict: Verdict, trial: Trial | None = None, *, stages: bool = True) -> RenderableType:
+    """A verdict as something `rich` prints; with its line of the journal, also what the loop decided.
+
+    `stages=False` leaves out the stages, for who has seen them pass.
+    """
     from autokernel.report.judging import judged as build
 
-    return build(verdict, trial)
+    return build(verdict, trial, stages=stages)
 
 
 def progress_png(view: RunView, path: Path) -> None:

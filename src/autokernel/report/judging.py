@@ -15,11 +15,11 @@ _STYLE = {Outcome.accepted: "bold green", Outcome.rejected: "bold red", Outcome.
 _MARK = {"passed": ("passed", "green"), "failed": ("failed", "red"), "skipped": ("skipped", "dim")}
 
 
-def judged(verdict: Verdict, trial: Trial | None = None) -> RenderableType:
+def judged(verdict: Verdict, trial: Trial | None = None, *, stages: bool = True) -> RenderableType:
     parts: list[RenderableType] = []
     if trial:
         parts.append(_decided(trial))
-    if verdict.stages:
+    if stages and verdict.stages:
         parts.append(_stages(verdict))
     parts += [Text(line) for line in _figures(verdict)]
     parts += [Text(f"warning: {line}", style="yellow") for line in verdict.warnings]
@@ -73,7 +73,7 @@ def _figures(verdict: Verdict) -> Iterable[str]:
 def _error(error: ErrorFigures) -> str:
     return (
         f"error: largest {error.max:.2e} against float64, eager's own {error.eager_max:.2e}; "
-        f"at worst {units.percent(error.tolerance)} of what is allowed"
+        f"{units.of_allowed(error.tolerance)}"
     )
 
 

@@ -114,7 +114,7 @@ def _outputs(proof: Proof) -> Iterable[RenderableType]:
         text.append("right" if row.passed else "WRONG", style="green" if row.passed else "bold red")
         text.append(
             f": largest error {row.max_error:.2e} against float64, eager's own "
-            f"{row.eager_max_error:.2e}; at worst {units.percent(row.worst)} of what is allowed",
+            f"{row.eager_max_error:.2e}; {units.of_allowed(row.worst)}",
             style="default not bold",
         )
         if row.top1_agreement is not None:

@@ -36,6 +36,12 @@ def times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}×"
 
 
+def of_allowed(worst: float) -> str:
+    """The largest |error| / tolerance in words; 1 is the limit."""
+    part = f"{100 * worst:.0f} % of" if worst < 10 else f"{worst:.3g} times"
+    return f"at worst {part} what is allowed"
+
+
 def multiple(ratio: float) -> str:
     """How many times something is another thing: 4.3×, 469×."""
     return f"{ratio:.1f}×" if ratio < 99.95 else f"{ratio:.0f}×"
