@@ -78,14 +78,14 @@ def _error(error: ErrorFigures) -> str:
 
 
 def _time(timing: Timing) -> str:
-    words = [
+    """The interval is of the ratio, at the confidence that stands beside it."""
+    sure = f"{100 * timing.confidence:g} %, {units.count(timing.pairs, 'pair')}{', confirmed' * timing.confirmed}"
+    text = (
         f"time: {units.duration_us(timing.candidate_us)} against {units.duration_us(timing.incumbent_us)}, "
-        f"{units.times(timing.speedup)} {units.interval(timing.ci_low, timing.ci_high)} "
-        f"({timing.confidence:.3g} interval, {units.count(timing.pairs, 'pair')}"
-        f"{', confirmed' if timing.confirmed else ''})"
-    ]
+        f"{units.times(timing.speedup)} {units.interval(timing.ci_low, timing.ci_high)} ({sure})"
+    )
     if timing.floor_us is not None:
-        words.append(f"floor {units.duration_us(timing.floor_us)}")
+        text += f"; floor {units.duration_us(timing.floor_us)}"
     if timing.pct_of_ceiling is not None:
-        words.append(f"{timing.pct_of_ceiling:.0f} % of the ceiling")
-    return "; ".join(words)
+        text += f"; {timing.pct_of_ceiling:.0f} % of the ceiling"
+    return text
