@@ -53,9 +53,9 @@ def test_a_stopped_run_ends_as_shells_expect_and_says_by_what(capsys):
     assert capsys.readouterr().err == "Stopped by SIGHUP.\n"
 
 
-def test_an_interrupt_is_not_an_error_of_ours():
-    with pytest.raises(KeyboardInterrupt), Screen():
-        raise KeyboardInterrupt
+def test_an_interrupt_is_not_an_error_of_ours_and_says_how_to_go_on(capsys):
+    assert leave(Screen(), KeyboardInterrupt()) == 130
+    assert "autokernel resume RUN" in capsys.readouterr().err
 
 
 def test_with_json_only_json_is_on_stdout(capsys):

@@ -76,6 +76,8 @@ class Screen:
             self._end(str(error), error.exit_code, error)
         if isinstance(error, Stopped):
             self._end(f"Stopped by {error}.", INTERRUPTED, error)
+        if isinstance(error, KeyboardInterrupt):
+            self._end("Interrupted. A run that was begun goes on with `autokernel resume RUN`.", INTERRUPTED, error)
         if isinstance(error, Exception) and not isinstance(error, (typer.Exit, typer.Abort, BrokenPipeError)):
             self._end(self._unexpected(error), OURS, error)
 
