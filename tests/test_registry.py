@@ -46,7 +46,7 @@ def test_nothing_is_imported_by_asking_for_the_names(plugin):
 
 @pytest.mark.parametrize(
     "name",
-    ["serch", "no.such.module:Class", "autokernel.testing.authors:Nobody", "autokernel.testing.authors:kernel"],
+    ["nobody", "no.such.module:Class", "autokernel.testing.authors:Nobody", "autokernel.testing.authors:kernel"],
 )
 def test_a_name_that_leads_nowhere_lists_the_known_ones(name):
     with pytest.raises(UnknownName, match="Known: search, replay"):

@@ -3,7 +3,6 @@
 folder.py      RunFolder: a run on disk, made whole or not at all, locked by its one writer
 journal.py     Journal: what was tried; recovery
 run.py         run_loop(folder, tasks, profile, proposer, executor, budget=, say=, stop=) -> LoopResult
-resume.py      resume(path, ...) -> LoopResult
 submit.py      submit(path, task, kernel) -> (Trial, Verdict): the loop for a person or an open agent
 show.py        show(path, number) -> Shown: an experiment's diff and verdict
 schedule.py    which task next; pure

@@ -10,6 +10,7 @@ from autokernel.loop.folder import RunFolder
 from autokernel.loop.state import TaskState
 from autokernel.records import SameAgainstSame, Timing
 
+MIN_GAIN = 0.005  # 0.5 %, where the run's configuration says nothing
 EVERY = 25
 _PAIRS = 8
 _TIMES_SPREAD = 3.0
@@ -26,8 +27,9 @@ def widened(timing: Timing, min_gain: float) -> float:
     return max(min_gain, _TIMES_SPREAD * abs(timing.speedup - 1.0))
 
 
-def min_gain(folder: RunFolder, configured: float) -> float:
-    """The threshold in force: what was configured, or what the last trials widened it to."""
+def min_gain(folder: RunFolder) -> float:
+    """The threshold in force: what was configured, or what trials of the same against the same widened it to."""
+    configured = MIN_GAIN if folder.config.min_gain is None else folder.config.min_gain
     found = [SameAgainstSame.load(path) for path in (folder.path / "verdicts").glob("aa-*.json")]
     return max([configured, *(trial.min_gain_after for trial in found)])
 

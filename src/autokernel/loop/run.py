@@ -18,7 +18,6 @@ from autokernel.propose import Proposer
 from autokernel.records import Decision, Profile, Proposal, Verdict
 from autokernel.task import LoadedTask
 
-MIN_GAIN = 0.005
 EVALUATIONS = 8  # an author may ask for in one proposal
 REPEATS = 3  # proposals in a row that were tried before: the author has nothing new
 TASK_PART = 0.5  # of the budget that one task may take while others wait
@@ -46,7 +45,7 @@ def run_loop(
             folder=folder,
             executor=executor,
             stop=stop,
-            min_gain=noise.min_gain(folder, folder.config.min_gain or MIN_GAIN),
+            min_gain=noise.min_gain(folder),
             author=proposer.name,
             say=say,
         ),

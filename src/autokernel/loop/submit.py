@@ -14,7 +14,6 @@ from autokernel.loop import noise
 from autokernel.loop.experiment import Bench, experiment
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.judging import local_executor
-from autokernel.loop.run import MIN_GAIN
 from autokernel.loop.signals import StopFlag, caught
 from autokernel.loop.state import restore
 from autokernel.records import Proposal, Trial, Verdict
@@ -55,7 +54,7 @@ def submit(
         if executor is None:
             executor = own = local_executor(folder, seeds=seeds, tasks={name: loaded}, say=say)
         try:
-            min_gain = noise.min_gain(folder, folder.config.min_gain or MIN_GAIN)
+            min_gain = noise.min_gain(folder)
             bench = Bench(folder, executor, stop, min_gain, AUTHOR, say, commitment=seeds.commitment)
             return experiment(bench, state, proposal, started=started)
         finally:
