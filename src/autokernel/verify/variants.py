@@ -16,7 +16,7 @@ from autokernel.install.compiling import BASELINES, Mode, baseline
 from autokernel.workload import Case, Workload
 
 Say = Callable[[str], None]
-_WARM_CALLS = 3
+_WARM_CALLS = 2
 _MOST_REPEATS = 10  # a case met very often is not timed more often than this within one call
 
 

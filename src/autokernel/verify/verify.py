@@ -59,17 +59,17 @@ def verify(
     log = Log(say)
     with torch.no_grad():
         known = baselines(workload, modes, log, lambda mode: clock.left(0.5) > 0)
-        quick = measure(_calls(known), seconds=_QUICK * budget_seconds)
+        quick = measure(_calls(known), seconds=_QUICK * budget_seconds, min_rounds=4)
         best = next(variant for variant in known if variant.name == quick.fastest([one.name for one in known]))
         say(f"best baseline: {best.name}, {quick.ms(best.name):.3g} ms")
         if not winners:
             log.notes.append("no kernel was kept; ratios are against the best baseline")
-            return _without_winners(known, quick, log.notes)
+            return _without_winners(known, clock, log.notes)
         chosen = _choose(workload, winners, known, quick, clock, log)
         if chosen is None or not any(installed(chosen).replaced.values()):
             log.notes.append("no region of the compiled model matches a kernel; ratios are against the best baseline")
             rows = tuple(_row(winner, 0, 0, InModel(None), False, _why(chosen, winner)) for winner in winners)
-            return _without_winners(known, quick, log.notes, rows)
+            return _without_winners(known, clock, log.notes, rows)
         return _prove(workload, list(winners), known, chosen, clock, log)
 
 
@@ -106,7 +106,7 @@ def _choose(
         return None
     if len(built) == 1:
         return built[0]
-    rounds = measure(_calls(built), seconds=_QUICK * clock.budget)
+    rounds = measure(_calls(built), seconds=_QUICK * clock.budget, min_rounds=4)
     name = rounds.fastest([variant.name for variant in built])
     log.say(", ".join(f"{variant.name}: {rounds.ms(variant.name):.3g} ms" for variant in built))
     return next(variant for variant in built if variant.name == name)
@@ -219,17 +219,19 @@ def _baseline_rows(known: Sequence[Variant], rounds: Rounds, against: str) -> tu
 
 
 def _without_winners(
-    known: Sequence[Variant], quick: Rounds, notes: Sequence[str], rows: tuple[WinnerRow, ...] = ()
+    known: Sequence[Variant], clock: _Clock, notes: Sequence[str], rows: tuple[WinnerRow, ...] = ()
 ) -> Proof:
-    best = quick.fastest([variant.name for variant in known])
+    """Only the baselines, against the best of them."""
+    rounds = measure(_calls(known), seconds=min(_FINAL * clock.budget, max(clock.left(), 0.0)), min_rounds=8)
+    best = rounds.fastest([variant.name for variant in known])
     return Proof(
         result="no gain",
         recommended=best,
         compiled_as=best,
         ours_ms=None,
-        pairs=quick.pairs,
+        pairs=rounds.pairs,
         best_baseline=best,
-        baselines=_baseline_rows(known, quick, best),
+        baselines=_baseline_rows(known, rounds, best),
         outputs=(),
         winners=rows,
         notes=tuple(notes),
