@@ -168,6 +168,18 @@ def test_a_proposal_that_was_tried_before_is_not_judged_again(folder):
     assert "only repeats what was tried" in result.ended
 
 
+def test_an_authors_outlook_is_asked_again_only_after_an_experiment_of_that_task(folder):
+    asked = []
+
+    class Slow(ScriptedProposer):
+        def outlook(self, brief):
+            asked.append((brief.task.task.id, len(brief.history)))
+            return 0.1
+
+    run(folder, Slow({NORM: [kernel(50.0), kernel(40.0), kernel(30.0)], GELU: [kernel(45.0)]}))
+    assert len(asked) == len(set(asked))
+
+
 def test_an_author_that_fails_costs_its_task_not_the_run(folder):
     def fail(brief, evaluate):
         if brief.task.task.id == NORM:

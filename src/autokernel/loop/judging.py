@@ -84,6 +84,7 @@ class _Benches:
             self._libraries = None
 
     def _started(self) -> Sandbox:
+        from autokernel.judge.controls import check_controls
         from autokernel.judge.sandbox import Sandbox
 
         if self._sandbox is None:
@@ -94,6 +95,7 @@ class _Benches:
             if sandbox.weakness:
                 self._say(f"judging without bubblewrap, which is weaker: {sandbox.weakness}")
             self._sandbox = sandbox.__enter__()
+            check_controls(self._sandbox, self._seeds)
         return self._sandbox
 
 
@@ -108,7 +110,8 @@ def local_executor(
     """Judging on this device, as the run's configuration, the settings and the profile say. Close it after use.
 
     `tasks`: those already loaded; others are loaded from the run. The executor must be used from one thread, the one
-    that judges first. Raises BadSetting; a job raises SandboxUnavailable, SandboxDied, NoCompiler.
+    that judges first, and before it does, the judge must tell a right control from a wrong one. Raises BadSetting; a
+    job raises JudgeUnsound, SandboxUnavailable, SandboxDied, NoCompiler.
     """
     benches = _Benches(folder, tasks or {}, seeds, say, on_stage)
     return LocalExecutor(benches.open, on_close=benches.close)

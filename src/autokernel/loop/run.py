@@ -70,6 +70,7 @@ class _Session:
     experiments: int = 0
     kept: int = 0
     last_pick: str | None = None
+    outlooks: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # task → trials then, answer
 
     def run(self) -> str:
         """Until something ends it; returns what, as a sentence."""
@@ -110,8 +111,13 @@ class _Session:
     def _outlook(self, state: TaskState) -> float | None:
         if state.exhausted:
             return None
+        known = self.outlooks.get(state.task.id)
+        if known is not None and known[0] == len(state.trials):
+            return known[1]  # nothing new was learned of this task since it was asked
         try:
-            return self.proposer.outlook(state.brief())
+            outlook = self.proposer.outlook(state.brief())
+            self.outlooks[state.task.id] = (len(state.trials), outlook)
+            return outlook
         except Exception as error:  # as in _propose
             state.exhausted = f"{self.proposer.name} failed with {type(error).__name__}: {error}"
             self.bench.say(f"  {state.task.id}: {state.exhausted}")
