@@ -99,11 +99,15 @@ def test_a_damaged_run_toml_is_named(path):
         RunFolder.open(path)
 
 
+def _keys(*tasks):
+    return {(task.fingerprint, task.shape_key) for task in tasks}
+
+
 def test_another_model_is_refused_with_what_differs(path):
     folder = RunFolder.open(path)
-    folder.check_model([paper_task(7, "gelu"), paper_task(8, "norm")])
+    folder.check_model(_keys(paper_task(7, "gelu"), paper_task(8, "norm"), paper_task(9, "rope")))
     with pytest.raises(RunMismatch, match="of its 2 regions 1 occur in this model, and 1 of this"):
-        folder.check_model([paper_task(1, "norm"), paper_task(2, "softmax")])
+        folder.check_model(_keys(paper_task(1, "norm"), paper_task(2, "softmax")))
 
 
 def test_tasks_are_found_by_number_name_or_path(path):

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from autokernel import registry
 from autokernel.api import Options
-from autokernel.api.prepare import Prepared, prepare
+from autokernel.api.prepare import Prepared, prepare, region_keys
 from autokernel.api.run import Run
 from autokernel.errors import BadSetting, DeviceUnavailable, RunExists, UnsupportedMode
 from autokernel.install import Winner
@@ -184,9 +184,7 @@ def _same_model(folder: RunFolder, say: Say) -> Workload | None:
     if config.target == "python":
         return None
     workload = load(config.target, device=config.device, dtype=config.dtype, batch=config.batch)
-    from autokernel.api.prepare import same_regions
-
-    folder.check_model(same_regions(workload, folder.tasks()))
+    folder.check_model(region_keys(workload))
     return workload
 
 
