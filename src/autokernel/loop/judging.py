@@ -89,13 +89,18 @@ class _Benches:
 
         if self._sandbox is None:
             # what children may read of the compiled kernels: this run's own, not the user's whole cache
-            self._libraries = tempfile.TemporaryDirectory(prefix="autokernel-kernels-")
+            self._libraries = self._libraries or tempfile.TemporaryDirectory(prefix="autokernel-kernels-")
             libraries = Path(self._libraries.name)
             sandbox = Sandbox(isolation=self._isolation, threads=self._threads, cpp_cache=libraries)
             if sandbox.weakness:
                 self._say(f"judging without bubblewrap, which is weaker: {sandbox.weakness}")
-            self._sandbox = sandbox.__enter__()
-            check_controls(self._sandbox, self._seeds)
+            sandbox.__enter__()
+            try:
+                check_controls(sandbox, self._seeds)
+            except BaseException:
+                sandbox.close()
+                raise
+            self._sandbox = sandbox
         return self._sandbox
 
 
