@@ -1,0 +1,99 @@
+"""Every cheater is rejected at its stage, for its reason; every honest twin, and every odd but honest kernel, passes.
+
+All go through the judge as kernels of a run do: compiled, in a sandbox, in fresh children. Times play no part here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from autokernel.errors import SandboxUnavailable
+from autokernel.judge import Opponent, Request
+from autokernel.judge.bench import open_sandbox
+from autokernel.judge.isolation import bubblewrap_problem
+from autokernel.judge.judge import Judge
+from autokernel.judge.sandbox import Sandbox
+from autokernel.judge.seeds import Seeds
+from autokernel.records import Outcome, Reason
+from autokernel.task.file import from_file
+from autokernel.testing.cheaters import CHEATS, ODD, Case, reference
+
+REQUEST = Request(level="correctness", deadline_seconds=4)
+TWINS = {(case.task, case.twin): case for case in reversed(CHEATS) if case.twin is not None}  # each text once
+NETWORK = "asking the network"
+
+
+@pytest.fixture(scope="module")
+def judges():
+    with open_sandbox(threads=1) as sandbox:
+        yield {name: judge_in(sandbox, name) for name in ("rms_norm", "softmax")}
+
+
+def judge_in(sandbox: Sandbox, name: str) -> Judge:
+    return Judge(from_file(reference(name)), sandbox, seeds=Seeds.fresh())
+
+
+@pytest.mark.parametrize("case", CHEATS, ids=lambda case: case.name)
+def test_a_cheat_is_rejected_where_and_why_it_should_be(judges, case: Case):
+    if case.name == NETWORK and bubblewrap_problem():
+        pytest.skip("plain isolation does not cut the network off")
+    verdict = judges[case.task].verdict(case.source, Opponent("eager"), REQUEST)
+    assert verdict.verdict is case.verdict, verdict.explanation
+    assert verdict.stage in case.stages and verdict.reason in case.reasons, verdict.explanation
+    assert verdict.explanation and verdict.timing is None
+    assert [stage.status for stage in verdict.stages].count("failed") == 1
+    assert verdict.stages[-1].status == "failed"
+
+
+@pytest.mark.parametrize("case", TWINS.values(), ids=lambda case: case.name)
+def test_the_honest_twin_of_a_cheat_is_accepted(judges, case: Case):
+    verdict = judges[case.task].verdict(case.twin, Opponent("eager"), REQUEST)
+    assert verdict.verdict is Outcome.accepted, f"{verdict.stage} {verdict.reason}: {verdict.explanation}"
+
+
+@pytest.mark.parametrize("case", ODD, ids=lambda case: case.name)
+def test_an_odd_but_honest_kernel_is_accepted(judges, case: Case):
+    verdict = judges[case.task].verdict(case.source, Opponent("eager"), REQUEST)
+    assert verdict.verdict is Outcome.accepted, f"{verdict.stage} {verdict.reason}: {verdict.explanation}"
+    assert verdict.error is not None and verdict.error.tolerance <= 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nothing written",
+        "one element past the end",
+        "a thread that fills the output later",
+        "os._exit(0)",
+        "forged verdict on every fd",
+        "an endless loop, with children that ignore SIGTERM",
+        "reading /proc/PPID/environ",
+    ],
+)
+def test_cheats_against_the_process_fail_in_plain_isolation_too(plain_judge, name):
+    case = next(case for case in CHEATS if case.name == name)
+    verdict = plain_judge.verdict(case.source, Opponent("eager"), Request(level="correctness", deadline_seconds=2))
+    assert verdict.isolation == "plain"
+    assert (verdict.verdict, verdict.stage) == (case.verdict, case.stages[0])
+    assert verdict.reason in case.reasons, verdict.explanation
+
+
+@pytest.fixture(scope="module")
+def plain_judge():
+    with open_sandbox("plain", threads=1) as sandbox:
+        yield judge_in(sandbox, "rms_norm")
+
+
+def test_the_sandbox_that_was_asked_for_is_the_one_that_is_used():
+    if bubblewrap_problem():
+        with pytest.raises(SandboxUnavailable), open_sandbox("bubblewrap"):
+            pass
+        return
+    with open_sandbox("bubblewrap", threads=1) as sandbox:
+        assert sandbox.isolation == "bubblewrap"
+
+
+def test_every_cheat_has_a_twin_that_differs_from_it_and_names_are_distinct():
+    assert all(case.twin is not None and case.twin != case.source for case in CHEATS)
+    assert len({case.name for case in (*CHEATS, *ODD)}) == len(CHEATS) + len(ODD)
+    assert all(case.verdict is Outcome.rejected and Reason.ok not in case.reasons for case in CHEATS)
