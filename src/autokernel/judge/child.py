@@ -157,18 +157,7 @@ def _load_launch(source: str, sets: Sequence[tuple[list[Tensor], list[Tensor]]])
 
 def _models(job: dict[str, Any], name: str, sets: Sequence[tuple[list[Tensor], list[Tensor]]]) -> list[Function]:
     """`Model` or `ModelNew`, built once; before each call a set's trailing inputs become its parameters, uncopied."""
-    module = _execute(job["source"])
-    kind = getattr(module, name, None)
-    if kind is None:
-        raise BadSource(f"the file defines no class `{name}`")
-    arguments = getattr(module, "get_init_inputs", None)
-    if arguments is None and job["reference"]:
-        arguments = getattr(_execute(job["reference"], "<reference.py>"), "get_init_inputs", None)
-    torch.manual_seed(0)
-    made = kind(*(arguments() if arguments is not None else ()))
-    if not isinstance(made, nn.Module):
-        raise BadSource(f"`{name}` is no torch.nn.Module")
-    made.eval()
+    made = build_model(job["source"], name, job["reference"])
     names: list[str] = job["parameters"]
 
     def function(inputs: list[Tensor]) -> Function:
@@ -184,6 +173,22 @@ def _models(job: dict[str, Any], name: str, sets: Sequence[tuple[list[Tensor], l
         return call
 
     return [function(inputs) for inputs, _ in sets]
+
+
+def build_model(source: str, name: str, reference: str = "") -> nn.Module:
+    """The class `name` of a file's text, constructed with `get_init_inputs()` of that file, or of `reference`."""
+    module = _execute(source)
+    kind = getattr(module, name, None)
+    if kind is None:
+        raise BadSource(f"the file defines no class `{name}`")
+    arguments = getattr(module, "get_init_inputs", None)
+    if arguments is None and reference:
+        arguments = getattr(_execute(reference, "<reference.py>"), "get_init_inputs", None)
+    torch.manual_seed(0)
+    made = kind(*(arguments() if arguments is not None else ()))
+    if not isinstance(made, nn.Module):
+        raise BadSource(f"`{name}` is no torch.nn.Module")
+    return made.eval()
 
 
 def _place(model: nn.Module, name: str, tensor: Tensor) -> tuple[dict[str, Any], str, Tensor]:

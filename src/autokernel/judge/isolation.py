@@ -64,14 +64,18 @@ def drop_capabilities() -> None:
 
 def command(isolation: Isolation, config: dict[str, Any], cpp_cache: Path | None) -> list[str]:
     """The command line that starts a zygote with `config` (JSON) under `isolation`."""
-    package = Path(__file__).resolve().parents[2]
-    paths = [str(package), *map(str, _site_folders())]
+    start = python("autokernel.judge.zygote", "main", json.dumps(config))
+    return [*_bubblewrap(cpp_cache), *start] if isolation == "bubblewrap" else start
+
+
+def python(module: str, function: str, *arguments: str) -> list[str]:
+    """The command line that calls `module.function(*arguments)` in an isolated Python, torch in reach."""
+    paths = [str(Path(__file__).resolve().parents[2]), *map(str, _site_folders())]
     start = (
         f"import sys; sys.path += [p for p in {paths!r} if p not in sys.path]; "
-        "from autokernel.judge.zygote import main; main(sys.argv[1])"
+        f"from {module} import {function}; {function}(*sys.argv[1:])"
     )
-    python = [sys.executable, "-I", "-c", start, json.dumps(config)]
-    return [*_bubblewrap(cpp_cache), *python] if isolation == "bubblewrap" else python
+    return [sys.executable, "-I", "-c", start, *arguments]
 
 
 def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:

@@ -10,23 +10,23 @@ import numpy as np
 from autokernel.judge.buffers import BufferSet
 
 _ROW = 4096  # bytes
-_ROWS = 256  # over all sets of a loop: a loop with 2 % of its outputs late or unwritten escapes once in 170 times
-_SETS = 32  # of a loop, drawn anew for each
+_SETS, _ROWS = 8, 32  # a loop with 2 % of its outputs late or unwritten escapes once in 170 times
 
 
 class Sample:
     """Random rows of a set's outputs: as they were before a loop, at "done", and once the child is stopped.
 
-    One thread and no allocation while the clock runs: the child's own threads may still be spinning.
+    One thread and no allocation while the clock runs: the child's own threads may still be spinning. The number of
+    rows is always the same (drawn with repeats), so that a long loop's read costs what a short one's does.
     """
 
-    def __init__(self, buffers: BufferSet, count: int, draw: np.random.Generator) -> None:
+    def __init__(self, buffers: BufferSet, draw: np.random.Generator) -> None:
         self.buffers = buffers
         self.rows = buffers.rows(_ROW)
         due = buffers.rows_due(_ROW)
         self.due = len(due) > 0
         candidates = due if self.due else np.arange(len(self.rows))
-        self.index = draw.choice(candidates, min(count, len(candidates)), replace=False, shuffle=False)
+        self.index = draw.choice(candidates, _ROWS)
         self.before = self.rows[self.index]
         self.at_done = self.before.copy()
 
@@ -47,7 +47,5 @@ class Sample:
 def sample(sets: Sequence[BufferSet]) -> list[Sample]:
     """Samples of the sets' outputs, taken before a loop."""
     draw = np.random.Generator(np.random.PCG64(secrets.randbits(64)))
-    chosen = [s for s in sets if s.layout.outputs]
-    if len(chosen) > _SETS:
-        chosen = [chosen[i] for i in draw.choice(len(chosen), _SETS, replace=False)]
-    return [Sample(s, max(1, _ROWS // len(chosen)), draw) for s in chosen]
+    written = [s for s in sets if s.layout.outputs]
+    return [Sample(written[i], draw) for i in draw.integers(len(written), size=_SETS)] if written else []

@@ -160,12 +160,17 @@ def _look(sets: Sequence[BufferSet], verify: Verify | None) -> None:
 
 
 def _slope(rounds: Sequence[tuple[int, float]], planned: Plan) -> float:
-    """Seconds a call: difference of the medians of long and short rounds over the difference in calls.
+    """Seconds a call: from short to long rounds, the increase of the lower quartile over the increase in calls.
 
-    Where noise makes that no time at all (a machine under load, a kernel of a few microseconds), the long rounds' own
-    time a call stands in, which includes what a round costs besides.
+    Quartiles, because what disturbs a round only ever adds time. Where noise makes that no time at all (a machine
+    under load, a kernel of a few microseconds), the long rounds' own time a call stands in, which includes what a
+    round costs besides.
     """
-    short = statistics.median(s for calls, s in rounds if calls == planned.short)
-    long = statistics.median(s for calls, s in rounds if calls == planned.long)
+    short = _quartile([s for calls, s in rounds if calls == planned.short])
+    long = _quartile([s for calls, s in rounds if calls == planned.long])
     slope = (long - short) / (planned.long - planned.short)
     return slope if slope > 0 else long / planned.long
+
+
+def _quartile(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=4, method="inclusive")[0] if len(values) > 1 else values[0]
