@@ -21,6 +21,7 @@ def run(tmp_path):
 
 def git(path, *arguments):
     done = subprocess.run(["git", "-C", str(path), *arguments], capture_output=True, text=True, check=True)
+    assert "warning" not in done.stderr
     return done.stdout
 
 

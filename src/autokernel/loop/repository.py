@@ -26,7 +26,6 @@ _CONFIG: dict[str, str | bool | int] = {
     "user.email": "autokernel@localhost",
     "commit.gpgsign": False,
     "core.autocrlf": False,
-    "core.fsyncObjectFiles": True,  # a commit must be on the disk before the line that names it
     "core.logAllRefUpdates": False,  # a reflog is appended in place and could be torn by a kill
     "gc.auto": 0,
 }
@@ -37,6 +36,8 @@ class Repository:
 
     def __init__(self, run: Path) -> None:
         self._run = run
+        # a commit must be on the disk before the line that names it; the setting is the whole process's, and harmless
+        pygit2.settings.enable_fsync_gitdir(True)
         with _own_configuration(), _failures(run):
             try:
                 self._git = pygit2.Repository(str(run / ".git"), RepositoryOpenFlag.NO_SEARCH)
