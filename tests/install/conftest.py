@@ -23,6 +23,15 @@ def make_winners(model, args, directory):
     return winners
 
 
+@pytest.fixture(autouse=True, scope="package")
+def one_thread():
+    """Threads that wait for each other make a busy machine ten times slower; nothing here needs two."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def winners_of(tmp_path_factory):
     return lambda model, *args: make_winners(model, args, tmp_path_factory.mktemp("tasks"))
