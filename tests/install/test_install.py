@@ -194,6 +194,21 @@ def test_an_input_changed_in_place_stays_changed(winners_of):
 
 
 @torch.no_grad()
+def test_an_input_that_is_changed_and_returned_is_still_that_input(winners_of):
+    def model(x):
+        y = F.silu(x) + 1
+        return y, x.mul_(2)
+
+    installed = install(model, winners_of(model, X.clone()), "eager")
+    x = X.clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        found = installed(x)
+    assert found[1].data_ptr() == x.data_ptr()
+    close(found[0], model(X.clone())[0])
+
+
+@torch.no_grad()
 def test_threads_may_share_it(stack, installed):
     installed(X)
     inputs = [torch.randn(8, 64) for _ in range(8)]

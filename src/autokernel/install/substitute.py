@@ -64,6 +64,9 @@ class Substitution:
         if torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs):
             self.left.append(f"graph {captured.index}: gradients are on, and kernels have no backward")
             return None
+        if _returns_changed_input(captured.module):
+            self.left.append(f"graph {captured.index}: it returns an input that it changes in place")
+            return None
         chosen: dict[int, Any] = {}
         for region in captured.regions:
             winner = self._table.get((region.fingerprint, region.shape_key))
@@ -86,3 +89,11 @@ class Substitution:
 
         compiled: Any = compile_fx(module, list(inputs), config_patches=inductor_patches(self.mode))
         return cast("Callable[..., Any]", compiled)
+
+
+def _returns_changed_input(module: fx.GraphModule) -> bool:
+    """Whether a value written back to an input is an output too: the caller may expect the input itself, not a copy."""
+    written = {
+        node.args[1] for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    }
+    return any(node in written for node in module.graph.output_node().all_input_nodes)
