@@ -236,7 +236,7 @@ class BufferSet:
             step = slot.itemsize // slot.words
             shape, stride = (*slot.shape, slot.words), (*(n * slot.itemsize for n in slot.stride), step)
             own = np.lib.stride_tricks.as_strided(bits[slot.offset * slot.words :], shape, stride)
-            masks.append(torch.from_numpy((own == _poison(slot, self.pattern)).all(-1)))
+            masks.append(torch.from_numpy(np.asarray((own == _poison(slot, self.pattern)).all(-1))))
         return masks
 
     def canaries_intact(self) -> list[str]:

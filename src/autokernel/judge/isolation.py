@@ -48,6 +48,27 @@ def prctl(option: int, value: int = 0) -> int:
     return result
 
 
+class _Hidden:
+    """This process's own /proc entries, closed to others of the same user while any sandbox is open."""
+
+    holders = 0
+
+    @classmethod
+    def enter(cls) -> None:
+        if cls.holders == 0:
+            prctl(PR_SET_DUMPABLE, 0)
+        cls.holders += 1
+
+    @classmethod
+    def leave(cls) -> None:
+        cls.holders -= 1
+        if cls.holders == 0:
+            prctl(PR_SET_DUMPABLE, 1)
+
+
+hide_self, show_self = _Hidden.enter, _Hidden.leave
+
+
 def drop_capabilities() -> None:
     """Give up every capability for good, the bounding set included. A no-op for a process that has none."""
     for capability in range(64):

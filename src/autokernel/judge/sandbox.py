@@ -65,11 +65,11 @@ class Sandbox:
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
         self._child: Child | None = None
-        self._was_dumpable = 1
+        self._hidden = False
 
     def __enter__(self) -> Self:
-        self._was_dumpable = shut.prctl(shut.PR_GET_DUMPABLE)
-        shut.prctl(shut.PR_SET_DUMPABLE, 0)
+        shut.hide_self()
+        self._hidden = True
         try:
             self._start()
         except BaseException:
@@ -88,8 +88,9 @@ class Sandbox:
             self._child.release()
             self._child = None
         self._stop()
-        if self._was_dumpable == 1:
-            shut.prctl(shut.PR_SET_DUMPABLE, 1)
+        if self._hidden:
+            shut.show_self()
+            self._hidden = False
 
     def spawn(self, kernel: Kernel, sets: Sequence[BufferSet], *, deadline: float) -> Child:
         """A fresh child with `kernel` loaded over `sets` (at most 200). An earlier child, if any, is ended first.

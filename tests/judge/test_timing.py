@@ -1,0 +1,181 @@
+"""Timed blocks: every call on values never seen, and each way to skip work refused. No test depends on how fast."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autokernel.judge.buffers import BufferSet
+from autokernel.judge.sandbox import ChildFailure, Kernel, Sandbox
+from autokernel.judge.timing import MAX_BYTES, MAX_SETS, Plan, last_level_cache, measure_block, plan, rolling
+from autokernel.records import Reason, TensorSpec
+
+DEADLINE = 60.0
+SHAPE = (64, 256)
+X = TensorSpec(name="x", dtype="float32", shape=SHAPE, stride=(256, 1))
+INDEX = TensorSpec(name="index", dtype="int64", shape=(64,), stride=(1,), domain="index", high=64)
+OUT = TensorSpec(name="out", dtype="float32", shape=SHAPE, stride=(256, 1))
+PLAN = Plan(sets=8, short=2, long=8, rounds=5)
+DOUBLE = "import torch\ndef launch(x, index, out): torch.mul(x, 2, out=out)\n"
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox(threads=1) as made:
+        yield made
+
+
+@pytest.fixture
+def sets():
+    return [BufferSet.create([torch.randn(SHAPE), torch.arange(64)], [OUT]) for _ in range(PLAN.sets)]
+
+
+def right(sets):
+    for one in sets:
+        if not torch.equal(one.outputs[0], one.inputs[0] * 2):
+            raise ChildFailure(Reason.wrong_values, "outputs of a timed round are wrong")
+
+
+def block(sandbox, source, sets, **more):
+    kernel = Kernel("source", source)
+    return measure_block(
+        sandbox, kernel, sets, PLAN, refresh=rolling([X, INDEX]), deadline=DEADLINE, verify=right, **more
+    )
+
+
+def refused(sandbox, source, sets):
+    with pytest.raises(ChildFailure) as caught:
+        block(sandbox, source, sets)
+    return caught.value.reason
+
+
+def test_an_honest_kernel_is_timed_by_the_parents_clock(sandbox, sets):
+    found = block(sandbox, DOUBLE, sets)
+    assert found.seconds > 0
+    assert sorted({calls for calls, _ in found.rounds}) == [2, 8] and len(found.rounds) == 10
+    assert sandbox._child is None, "its child is gone"
+
+
+def test_twice_the_work_takes_longer(sandbox, sets):
+    """By a factor of 200, so that no load on the machine turns it round."""
+    much = DOUBLE.replace("torch.mul", "[torch.mul(x, 3, out=out) for _ in range(200)]; torch.mul")
+    assert block(sandbox, much, sets).seconds > 3 * block(sandbox, DOUBLE, sets).seconds
+
+
+CHEATS = {
+    "output cached by pointer": ("""
+import torch
+seen = set()
+def launch(x, index, out):
+    if out.data_ptr() not in seen:
+        seen.add(out.data_ptr())
+        torch.mul(x, 2, out=out)
+""", {Reason.not_written}),
+    "output cached by a glance at the content": ("""
+import torch
+seen = {}
+def launch(x, index, out):
+    key = tuple(index[:8].tolist())
+    if key not in seen:
+        seen[key] = x * 2
+    out.copy_(seen[key])
+""", {Reason.wrong_values}),
+    "honest for the first calls, then not": ("""
+import torch
+calls = 0
+def launch(x, index, out):
+    global calls
+    calls += 1
+    torch.mul(x, 2 if calls < 12 else 2.5, out=out)
+""", {Reason.wrong_values}),
+    "one launch for two calls": ("""
+import torch
+calls = 0
+def launch(x, index, out):
+    global calls
+    calls += 1
+    if calls % 2:
+        torch.mul(x, 2, out=out)
+""", {Reason.not_written, Reason.wrong_values}),
+    "half of the output": ("""
+import torch
+def launch(x, index, out):
+    torch.mul(x[:32], 2, out=out[:32])
+""", {Reason.not_written}),
+    "writes past the end in timed calls": ("""
+import ctypes, torch
+def launch(x, index, out):
+    torch.mul(x, 2, out=out)
+    ctypes.memset(out.data_ptr() + out.numel() * 4, 1, 1)
+""", {Reason.out_of_bounds}),
+    "changes its input in timed calls": ("""
+import torch
+def launch(x, index, out):
+    torch.mul(x, 2, out=out)
+    x[0, 0] = 1
+""", {Reason.input_changed}),
+    "work left to a thread": ("""
+import threading, time, torch
+def launch(x, index, out):
+    def later():
+        time.sleep(0.003)
+        torch.mul(x, 2, out=out)
+    threading.Thread(target=later).start()
+""", {Reason.not_written, Reason.late_write, Reason.wrong_values}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_cheat_is_refused(sandbox, sets, name):
+    source, reasons = CHEATS[name]
+    assert refused(sandbox, source, sets) in reasons
+
+
+def test_trusted_opponents_are_checked_the_same_way(sandbox, sets):
+    source = "from torch import nn\nclass Model(nn.Module):\n    def forward(self, x, index): return x * 2\n"
+    kernel = Kernel("eager", source)
+    found = measure_block(
+        sandbox,
+        kernel,
+        sets,
+        PLAN,
+        refresh=rolling([X, INDEX]),
+        deadline=DEADLINE,
+        verify=right,
+        order=random.Random(1),
+    )
+    assert found.seconds > 0
+
+
+def test_too_few_sets_for_a_plan_are_an_error(sandbox, sets):
+    with pytest.raises(ValueError, match="sets"):
+        block(sandbox, DOUBLE, sets[:4])
+
+
+def test_rolling_gives_new_numbers_and_leaves_indices(sets):
+    before = sets[0].inputs[0].clone()
+    rolling([X, INDEX])(sets[0], random.Random(5))
+    assert not torch.equal(sets[0].inputs[0], before)
+    assert torch.equal(sets[0].inputs[0].flatten().sort().values, before.flatten().sort().values)
+    assert torch.equal(sets[0].inputs[1], torch.arange(64))
+    assert sets[0].inputs_changed() == []
+
+
+@given(st.integers(1, 1 << 34), st.floats(1e-7, 10), st.integers(1 << 20, 1 << 29))
+def test_every_plan_can_be_carried_out(size, seconds, cache):
+    made = plan(size, seconds, cache_bytes=cache)
+    assert 2 <= made.sets <= MAX_SETS and 1 <= made.short < made.long <= made.sets
+    assert 1 <= made.rounds <= 16
+    assert made.sets == 2 or made.sets * size <= MAX_BYTES
+
+
+def test_plans_leave_the_cache_where_that_is_sane():
+    assert plan(8 << 20, 1e-3, cache_bytes=32 << 20).sets == 6
+    assert plan(4096, 1e-3, cache_bytes=32 << 20).sets == 4, "a small kernel's buffers are cached in a model, too"
+    assert plan(4096, 1e-5, cache_bytes=32 << 20).sets == MAX_SETS
+
+
+def test_the_last_level_cache_is_a_size():
+    assert 1 << 18 <= last_level_cache() <= 1 << 31
