@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-from autokernel.graph.emitter import value_of
+from autokernel.graph.emitter import node_arg, value_of
 from autokernel.graph.opset import kind_of
 
 aten = torch.ops.aten
@@ -48,7 +48,10 @@ def flops(module: fx.GraphModule) -> int:
 
 
 def _library(node: fx.Node) -> int:
-    formula = flop_registry.get(node.target.overloadpacket)  # type: ignore[union-attr]
+    packet = node.target.overloadpacket  # type: ignore[union-attr]
+    if "scaled_dot_product" in packet.__name__:  # the CPU's fused attention has no formula of its own in torch
+        return int(sdpa_flop_count(*(value_of(node_arg(node, position)).shape for position in range(3))))
+    formula = flop_registry.get(packet)
     if formula is None:
         return sum(_numel(value) for value in _tensors(node.meta.get("val")))
     args = fx.node.map_arg((node.args, node.kwargs), value_of)

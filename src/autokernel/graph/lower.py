@@ -11,11 +11,11 @@ pointwise      any operator tagged `torch.Tag.pointwise`, in its Tensor overload
                tensor is declared, in any position (`sub.Tensor(1.0, x)`); it is a float if the result is floating.
                Type promotion is explicit: all tensor operands have the result's dtype (comparisons: one common dtype;
                `where`'s condition is bool). Operands broadcast as in PyTorch (implicitly; `expand` appears only where
-               the user wrote it). add, sub, mul, div, remainder are always `.Tensor` (div: also `.Tensor_mode` with
-               rounding_mode=); comparisons with a constant are `eq.Scalar(x, 0.0)`; powers are `pow.Tensor_Scalar`,
-               `pow.Scalar`, `pow.Tensor_Tensor`; `clamp.default(x, min, max)` may have None or lack max; a uniform
-               tensor may also be a 0-dim `full`. Never seen: `alpha=`, `rsub`, `square`, in-place forms, exponents
-               2, 3, 0.5, -0.5, -1 (they are mul, sqrt, rsqrt, reciprocal).
+               the user wrote it). add, sub, mul, div are always `.Tensor` (div: also `.Tensor_mode` with
+               rounding_mode=); comparisons, remainder and fmod with a constant are `.Scalar`; powers are
+               `pow.Tensor_Scalar`, `pow.Scalar`, `pow.Tensor_Tensor`; `clamp.default(x, min, max)` may have None or
+               lack max; a uniform tensor may also be a 0-dim `full`. Never seen: `alpha=`, `rsub`, `square`, in-place
+               forms, exponents 2, 3, 0.5, -0.5, -1 (they are mul, sqrt, rsqrt, reciprocal).
 cast           `_to_copy.default(x, dtype=...)`, nothing else in its kwargs; never to x's own dtype.
 reduction      `sum.dim_IntList(x, dims, True)` `mean.dim(x, dims, True)` `amax(x, dims, True)` `amin(x, dims, True)`
                `prod.dim_int(x, dim, True)` `any.dims(x, dims, True)` `all.dims(x, dims, True)`
@@ -106,12 +106,23 @@ def lower(
         composite = make_fx(call, pre_dispatch=True, tracing_mode="fake")(*fakes)
     fold_constants(composite, "the function")
     composite.graph.eliminate_dead_code()
+    run = _Lowering(composite, whole).run
     with torch._guards.tracing(None), torch.no_grad(), mode:
-        functional = torch.func.functionalize(_Lowering(composite, whole).run, remove="mutations")
-        table = decomposition_table(whole)
-        traced = make_fx(functional, decomposition_table=table, tracing_mode="fake")(*fakes)
+        traced = _functional(run, fakes, whole)
+        if _in_place(traced):
+            # composites of C++ write in place below functionalization's reach: take them apart first, then once more
+            traced = _functional(fx.Interpreter(make_fx(run, tracing_mode="fake")(*fakes)).run, fakes, whole)
     result = simplify(traced, names)
-    for node in result.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            raise CaptureFailed(target="the function", detail=f"lowering left the in-place operator {node.target}")
+    for node in _in_place(result):
+        raise CaptureFailed(target="the function", detail=f"it writes to its inputs ({node.target})")
     return result
+
+
+def _functional(run: Callable[..., Any], fakes: Sequence[Any], whole: bool) -> fx.GraphModule:
+    functional = torch.func.functionalize(run, remove="mutations")
+    return make_fx(functional, decomposition_table=decomposition_table(whole), tracing_mode="fake")(*fakes)
+
+
+def _in_place(module: fx.GraphModule) -> list[fx.Node]:
+    operators = [node for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    return [node for node in operators if node.target._schema.is_mutable]

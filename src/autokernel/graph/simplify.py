@@ -201,7 +201,7 @@ def _tensor_overload(op: Any) -> Any:
     return op
 
 
-_ARITHMETIC = (aten.add, aten.sub, aten.mul, aten.div, aten.remainder)
+_ARITHMETIC = (aten.add, aten.sub, aten.mul, aten.div)
 
 
 def _rsub(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
