@@ -46,14 +46,16 @@ def run_bench(
     *,
     isolation: Literal["auto", "bubblewrap", "plain"] = "auto",
     threads: int | None = None,
+    inductor: bool = True,
     say: Say = lambda line: None,
     on_stage: OnStage | None = None,
 ) -> Verdict:
     """Judge the kernel file, whether it is faster or not, and time it against eager and Inductor.
 
     `reference`: a task folder or a KernelBench-form file; `kernel`: a kernel file, or one that defines `ModelNew`.
-    `verdict.timing` is against eager, `verdict.baselines` has both where they could be timed. `say` gets a line for
-    each stage as it ends. Raises TargetNotFound, TargetInvalid, BrokenFile, KernelInvalid, NoCompiler, JudgeUnsound.
+    `verdict.timing` is against eager, `verdict.baselines` has both where they could be timed (Inductor costs a
+    compilation of up to 20 s: `inductor=False` leaves it out). `say` gets a line for each stage as it ends.
+    Raises TargetNotFound, TargetInvalid, BrokenFile, KernelInvalid, NoCompiler, JudgeUnsound.
     """
     source = _read(kernel)
     loaded = load_reference(reference)
@@ -69,19 +71,22 @@ def run_bench(
         check_controls(sandbox, seeds)
         judge = Judge(loaded, sandbox, seeds=seeds, ceilings=ceilings, on_stage=ended)
         verdict = judge.verdict(source, Opponent("eager"), Request(drop_slow=False))
-        if verdict.verdict is not Outcome.accepted or verdict.timing is None:
-            return verdict
-        found: dict[Literal["eager", "inductor"], Timing] = {"eager": verdict.timing}
-        warnings = verdict.warnings
+        if verdict.verdict is Outcome.accepted and verdict.timing is not None:
+            verdict = _with_baselines(judge, verdict, verdict.timing, source, inductor)
+        return verdict
+
+
+def _with_baselines(judge: Judge, verdict: Verdict, timing: Timing, source: str, inductor: bool) -> Verdict:
+    found: dict[Literal["eager", "inductor"], Timing] = {"eager": timing}
+    warnings = verdict.warnings
+    if inductor:
         try:
-            found["inductor"] = judge.compare(
-                Opponent("inductor"), Opponent("kernel", source), pairs=verdict.timing.pairs
-            )
+            found["inductor"] = judge.compare(Opponent("inductor"), Opponent("kernel", source), pairs=timing.pairs)
         except (SandboxDied, JudgeUnsound):
             raise
         except AutokernelError as error:
             warnings = (*warnings, f"not timed against Inductor: {error}")
-        return verdict.model_copy(update={"baselines": found, "warnings": warnings})
+    return verdict.model_copy(update={"baselines": found, "warnings": warnings})
 
 
 def load_reference(path: Path) -> LoadedTask:

@@ -64,7 +64,7 @@ class Judge:
         self.loaded, self.sandbox, self.on_stage = loaded, sandbox, on_stage
         self.ceilings = ceilings
         self.cases = Cases(loaded, seeds)
-        self.kernels = Kernels(loaded, sandbox.cpp_cache, languages or {})
+        self.kernels = Kernels(loaded, sandbox.cpp_cache, sandbox.threads, languages or {})
         self._contest: Contest | None = None
 
     def verdict(self, source: str, opponent: Opponent, request: Request | None = None) -> Verdict:

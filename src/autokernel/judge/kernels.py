@@ -22,10 +22,14 @@ class Kernels:
     """Builds kernels for one task. `languages` are asked before the registered ones.
 
     `folder`: what the sandbox binds into every child; each kernel's library is put there under its content's name.
+    `threads`: what children use, for opponents that are compiled for a number of threads.
     """
 
-    def __init__(self, loaded: LoadedTask, folder: Path | None, languages: Mapping[str, Language]) -> None:
+    def __init__(
+        self, loaded: LoadedTask, folder: Path | None, threads: int, languages: Mapping[str, Language]
+    ) -> None:
         self.loaded = loaded
+        self.threads = threads
         self.folder = folder
         self.languages = languages
         self._inductor: Kernel | None = None
@@ -90,7 +94,9 @@ class Kernels:
         from autokernel.judge import inductor
 
         if self._inductor is None or self._inductor.copies != copies:
-            self._inductor = inductor.kernel(self.loaded, self._reference(), self._parameters(), copies=copies)
+            self._inductor = inductor.kernel(
+                self.loaded, self._reference(), self._parameters(), copies=copies, threads=self.threads
+            )
         return self._inductor
 
     def _reference(self) -> str:
