@@ -112,10 +112,9 @@ def lower(
         if _in_place(traced):
             # composites of C++ write in place below functionalization's reach: take them apart first, then once more
             traced = _functional(fx.Interpreter(make_fx(run, tracing_mode="fake")(*fakes)).run, fakes, whole)
-    result = simplify(traced, names)
-    for node in _in_place(result):
+    for node in _in_place(traced):
         raise CaptureFailed(target="the function", detail=f"it writes to its inputs ({node.target})")
-    return result
+    return simplify(traced, names)
 
 
 def _functional(run: Callable[..., Any], fakes: Sequence[Any], whole: bool) -> fx.GraphModule:
