@@ -9,7 +9,14 @@ kernels.py    from text to what a child runs
 oracle.py     the float64 oracle and eager's own error
 tolerance.py  per-element tolerance, comparison, explanation
 pairs.py      paired timing in fresh processes, the sequential rule
-sandbox.py    the exec'd zygote, bubblewrap or plain, limits, kills
+timing.py     one timed block, on values never seen
+inductor.py   the reference under Inductor, compiled ahead of time
+seeds.py      secret seeds and their commitment
+sandbox.py    owns one exec'd zygote; gives out children
+isolation.py  bubblewrap or plain: namespaces, capabilities, environment
+zygote.py     forks, stops, continues and kills children
+children.py   one child as the parent sees it: commands, deadlines, the parent's clock
+samples.py    what is in the outputs at "done"
 protocol.py   fixed-size binary records between parent and child
 buffers.py    shared memory with canaries and poison
 child.py      the one file that runs candidate code

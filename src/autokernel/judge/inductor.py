@@ -6,16 +6,23 @@ exported and compiled ahead of time (AOTInductor): the same generated loops, cal
 less overhead. Parameters of a KernelBench module become inputs, so that nothing is folded into constants.
 
 The compilation runs the reference, which is the user's own code, in a process of its own: importing and configuring
-Inductor would change this one. Packages are kept in the cache folder, by the hash of everything that decides them.
+Inductor would change this one. That process stays for the next reference, since its imports cost several seconds.
+Packages are kept in the cache folder, by the hash of everything that decides them.
 
-Cost: 10 to 20 s of processor time for each reference, most of it g++ on torch's headers.
+Cost: 7 to 10 s of processor time for each reference, most of it g++ on torch's headers. Only the glue that calls the
+generated loops is compiled without optimisation; the loops themselves are compiled as `torch.compile` compiles them.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import json
+import os
 import platform
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,25 +97,87 @@ def _processor() -> str:
 
 
 def _compile(job: dict[str, Any]) -> None:
-    done = subprocess.run(
-        isolation.python("autokernel.judge.inductor", "compile_job"),
-        input=json.dumps(job).encode(),
-        capture_output=True,
-        timeout=COMPILE_SECONDS,
-    )
-    if done.returncode != 0 or not Path(job["package"]).exists():
-        words = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
-        raise ValueError(f"Inductor did not compile it: {words[-400:] or 'no message'}")
+    """Raises ValueError with the end of the compiling process's words."""
+    global _server
+    if _server is None or not _server.alive():
+        _server = _Server()
+    try:
+        _server.compile(job)
+    except BaseException:  # also an interrupt: its answer, when it came, would be taken for the next one's
+        _server.close()
+        _server = None
+        raise
 
 
-def compile_job() -> None:
-    """Entry of the compiling process: a job as JSON on stdin."""
+class _Server:
+    """The compiling process. Jobs go in as lines of JSON; a line comes back when one is done."""
+
+    def __init__(self) -> None:
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            isolation.python("autokernel.judge.inductor", "serve"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is the parent's to handle
+        )
+        atexit.register(self.close)
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def compile(self, job: dict[str, Any]) -> None:
+        if self._process.stdin is None or self._process.stdout is None:
+            raise ValueError("the compiling process has no pipes")
+        begin = self._log.tell()
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise ValueError(f"the compiling process ended: {self._words(begin)}") from error
+        ready, _, _ = select.select([self._process.stdout], [], [], COMPILE_SECONDS)
+        answer = self._process.stdout.readline() if ready else b""
+        if answer.strip() != b"done" or not Path(job["package"]).exists():
+            why = self._words(begin) if ready else f"it took more than {COMPILE_SECONDS:.0f} s"
+            raise ValueError(f"Inductor did not compile it: {why}")
+
+    def close(self) -> None:
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        atexit.unregister(self.close)
+
+    def _words(self, begin: int) -> str:
+        self._log.seek(begin)
+        return self._log.read().decode("utf-8", "replace").strip()[-400:] or "no message"
+
+
+_server: _Server | None = None
+
+
+def serve() -> None:
+    """Entry of the compiling process: jobs as lines on stdin until it ends. Ends with the first job that fails."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a compiler prints is not an answer
+    for line in sys.stdin:
+        compile_job(json.loads(line))
+        answers.write(b"done\n")
+        answers.flush()
+
+
+def compile_job(job: dict[str, Any]) -> None:
+    """Compile one reference into its package."""
     import torch
+    from torch._inductor import config
 
     from autokernel.judge.buffers import torch_dtype
     from autokernel.judge.child import build_model
 
-    job = json.loads(sys.stdin.read())
     torch.set_num_threads(job["threads"])
     model = build_model(job["reference"], "Model")
     names = job["parameters"]
@@ -124,6 +193,7 @@ def compile_job() -> None:
     values = []
     for dtype, shape, stride in job["inputs"]:
         values.append(torch.empty_strided(shape, stride, dtype=torch_dtype(dtype)).zero_())
+    glue = {"aot_inductor.compile_wrapper_opt_level": "O0"} if hasattr(config, "aot_inductor") else {}
     with torch.no_grad():
         exported = torch.export.export(Bound() if names else model, tuple(values))
-        torch._inductor.aoti_compile_and_package(exported, package_path=job["package"])
+        torch._inductor.aoti_compile_and_package(exported, package_path=job["package"], inductor_configs=glue)
