@@ -54,7 +54,7 @@ def check(options: Options) -> None:
         raise BadSetting(name="budget", value=options.budget_seconds, detail="not positive", instead="Use e.g. 3m.")
 
 
-# --- whole jobs ---------------------------------------------------------------------------------------------------------
+# --- whole jobs -------------------------------------------------------------------------------------------------------
 
 
 def optimize_workload(workload: Workload, options: Options, say: Say) -> Run:

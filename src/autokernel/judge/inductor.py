@@ -113,7 +113,7 @@ class _Server:
     """The compiling process. Jobs go in as lines of JSON; a line comes back when one is done."""
 
     def __init__(self) -> None:
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process; see close
         self._process = subprocess.Popen(
             isolation.python("autokernel.judge.inductor", "serve"),
             stdin=subprocess.PIPE,
