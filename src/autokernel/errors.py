@@ -96,7 +96,9 @@ class OutOfMemory(AutokernelError):
 
 class SandboxUnavailable(AutokernelError):
     template = "Isolation {isolation} was asked for, but {detail}"
-    remedy = "Install bubblewrap (Debian/Ubuntu: `apt-get install bubblewrap`) or use `--isolation plain`, which is weaker."
+    remedy = (
+        "Install bubblewrap (Debian/Ubuntu: `apt-get install bubblewrap`) or use `--isolation plain`, which is weaker."
+    )
 
 
 class MissingExtra(AutokernelError):

@@ -7,6 +7,7 @@ device times in microseconds, wall times in seconds.
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 from pathlib import Path
 from typing import Literal, Self
@@ -274,8 +275,8 @@ class Verdict(Document):
     def _possible(self) -> Self:
         if (self.verdict is Outcome.accepted) != (self.reason is Reason.ok):
             raise ValueError("reason is ok exactly when the verdict is accepted")
-        wrong = self.verdict is Outcome.error or (self.verdict is Outcome.rejected and self.reason is not Reason.too_slow)
-        if self.timing is not None and wrong:
+        slow = self.verdict is Outcome.rejected and self.reason is Reason.too_slow
+        if self.timing is not None and self.verdict in (Outcome.rejected, Outcome.error) and not slow:
             raise ValueError("only a kernel that is right as far as it was looked at has a timing")
         failed = [stage for stage in self.stages if stage.status == "failed"]
         if self.verdict is Outcome.accepted and failed:
@@ -414,7 +415,7 @@ class Ceilings(Document):
         points = self.bandwidth
         if size <= points[0][0]:
             return points[0][1]
-        for (small, slow), (large, fast) in zip(points, points[1:], strict=False):
+        for (small, slow), (large, fast) in itertools.pairwise(points):
             if size <= large:
                 part = math.log(size / small) / math.log(large / small)
                 return slow + part * (fast - slow)
