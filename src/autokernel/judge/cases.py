@@ -54,6 +54,11 @@ class Cases:
         inputs = draw(task, seed, variant)
         return Case(name, task, inputs, self._expect(task, inputs, sizes), seed, variant)
 
+    def relaid(self, case: Case, variant: str) -> Case:
+        """The same values in another layout: the same expected values, without another oracle."""
+        inputs = draw(case.task, case.seed, variant)
+        return Case(variant, case.task, inputs, case.expected, case.seed, variant)
+
     def changed(self, case: Case) -> Case:
         """The same case with a few elements of its activations different: what caches keyed by a glance miss."""
         inputs, fresh = draw(case.task, case.seed, case.variant), draw(case.task, self.seed("inputs"))

@@ -55,24 +55,27 @@ def compare(name: str, got: Tensor, expected: Expected) -> Comparison:
         return _compare_exact(name, got, expected.eager)
     eager, reference = expected.eager, expected.reference
     wide, eager_wide = got.double(), eager.double()
-    special = _special_mismatch(name, wide, eager_wide, reference)
-    if special is not None:
-        return special
-    judged = reference.isfinite() & wide.isfinite()
-    reference = torch.where(judged, reference, 0.0)
-    error = torch.where(judged, (wide - reference).abs(), 0.0)
-    known = judged & eager_wide.isfinite()
-    eager_error = torch.where(known, (eager_wide - reference).abs(), 0.0)
+    error, eager_error, count = wide - reference, eager_wide - reference, reference.numel()
+    if not math.isfinite(float(error.sum() + eager_error.sum())):  # else every value is finite
+        special = _special_mismatch(name, wide, eager_wide, reference)
+        if special is not None:
+            return special
+        judged = reference.isfinite() & wide.isfinite()
+        reference = torch.where(judged, reference, 0.0)
+        error = torch.where(judged, error, 0.0)
+        eager_error = torch.where(judged & eager_wide.isfinite(), eager_error, 0.0)
+        count = int(judged.sum())
+    count = max(count, 1)
+    error, eager_error = error.abs_(), eager_error.abs_()
     allowed = tolerance(reference, eager_error, expected.spread, eager.dtype)
     share = error / allowed
-    count = max(int(judged.sum()), 1)
-    pooled = math.sqrt(float(share.square().sum()) / count)
+    pooled = _rms(share, count)
     figures = Comparison(
         None, "",
         float(error.max()) if error.numel() else 0.0,
-        math.sqrt(float(error.square().sum()) / count),
+        _rms(error, count),
         float(eager_error.max()) if error.numel() else 0.0,
-        math.sqrt(float(eager_error.square().sum()) / count),
+        _rms(eager_error, count),
         float(share.max()) if error.numel() else 0.0,
         pooled,
     )  # fmt: skip
@@ -91,23 +94,23 @@ def compare(name: str, got: Tensor, expected: Expected) -> Comparison:
 
 
 def tolerance(reference: Tensor, eager_error: Tensor, spread: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The allowed |err| of every element: float64, positive everywhere."""
+    """The allowed |err| of every element: float64, positive everywhere. Bins and ulps come from the exponents' bits."""
     info = torch.finfo(dtype)
-    exponent = torch.frexp(reference.abs())[1]
-    ulp = torch.ldexp(torch.full_like(reference, info.eps), exponent - 1)
     smallest = info.smallest_normal * info.eps if dtype is torch.float16 else info.smallest_normal
-    allowed = ulp + smallest
+    exponent = (reference.contiguous().view(torch.int64) >> 52) & 0x7FF  # of the double, biased; 0 for zero
+    allowed = _power(exponent + round(math.log2(info.eps))).add_(smallest)
     if not reference.numel():
         return allowed
-    bins = _bins(reference, exponent)
-    largest = torch.zeros(int(bins.max()) + 1, dtype=torch.float64)
+    bins = (exponent >> 1).reshape(-1)
+    largest = torch.zeros(1024, dtype=torch.float64)
     largest.scatter_reduce_(0, bins, eager_error.reshape(-1), "amax")
-    allowed = allowed + EAGER_FACTOR * largest[bins].reshape(reference.shape)
+    per_bin = EAGER_FACTOR * largest
     if spread is None:
-        return allowed
+        return allowed.add_(per_bin[bins].reshape(reference.shape))
     squares = torch.zeros_like(largest).scatter_add_(0, bins, spread.square().reshape(-1))
     usual = (squares / torch.bincount(bins, minlength=len(largest)).clamp(min=1)).sqrt_()
-    return allowed + SPREAD_FACTOR * torch.maximum(spread, 0.5 * usual[bins].reshape(reference.shape))
+    spread = torch.maximum(spread, 0.5 * usual[bins].reshape(reference.shape))
+    return allowed.add_(per_bin[bins].reshape(reference.shape)).add_(spread, alpha=SPREAD_FACTOR)
 
 
 def pooled_limit(count: int) -> float:
@@ -128,11 +131,9 @@ def figures(comparisons: list[Comparison]) -> ErrorFigures | None:
     )
 
 
-def _bins(reference: Tensor, exponent: Tensor) -> Tensor:
-    """A bin number, from 0, for every element: two binary exponents wide; zeros have a bin of their own."""
-    bins = torch.div(exponent.reshape(-1), 2, rounding_mode="floor").long()
-    bins = torch.where(reference.reshape(-1) == 0, bins.min() - 1, bins)
-    return bins - bins.min()
+def _power(exponent: Tensor) -> Tensor:
+    """2 to the power of a double's biased exponents, at least the smallest normal double."""
+    return (exponent.clamp(min=1) << 52).view(torch.float64)
 
 
 def _compare_exact(name: str, got: Tensor, eager: Tensor) -> Comparison:
@@ -183,6 +184,10 @@ def _failed(figures: Comparison, reason: Reason, explanation: str) -> Comparison
         reason, explanation, figures.max_error, figures.rmse, figures.eager_max, figures.eager_rmse,
         figures.worst, figures.pooled,
     )  # fmt: skip
+
+
+def _rms(values: Tensor, count: int) -> float:
+    return float(torch.linalg.vector_norm(values)) / math.sqrt(count)
 
 
 def _first(mask: Tensor) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Inputs drawn from a task's description: its shapes, strides, offsets and dtypes exactly, its values in distribution.
 
-`draw(task, seed)` gives what the model would give. The other variants change values (`STABILITY`) or layouts (`EDGES`)
-of the activations, for the judge's stages; parameters, buffers, masks and indices keep the values of the model.
+`draw(task, seed)` gives what the model would give. The other variants change the activations, for the judge's stages:
+their values (`STABILITY`, or all finite ones of these row by row, "assorted") or their layout (`EDGES`). Parameters,
+buffers, masks and indices keep the values of the model.
 
 Values are wider than what was seen wherever the model's own are degenerate: a norm's weights of exactly 1 are drawn
 around 1, a bias of exactly 0 around 0, and a causal mask is sometimes padded or given a visible prefix. A kernel that
@@ -22,7 +23,8 @@ from autokernel.task.layout import distinct, lay_out, restride
 
 STABILITY = ("large", "tiny", "mixed_scale", "positive", "zeros", "subnormal", "structured", "nan", "inf")
 EDGES = ("noncontiguous", "offset", "expanded", "misaligned")
-VARIANTS = ("model", *STABILITY, *EDGES)
+FINITE = STABILITY[:-2]
+VARIANTS = ("model", *STABILITY, "assorted", *EDGES)
 
 
 def draw(task: Task, seed: int, variant: str = "model") -> list[Tensor]:
@@ -32,7 +34,7 @@ def draw(task: Task, seed: int, variant: str = "model") -> list[Tensor]:
     """
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
-    varied = {spec.name for spec in varying(task)} if variant in STABILITY else set()
+    varied = {spec.name for spec in varying(task)} if variant in _VARIATIONS else set()
     specs = edge_specs(task, variant) if variant in EDGES else task.inputs
     tensors = []
     for number, spec in enumerate(specs):
@@ -187,6 +189,18 @@ def _structured(values: Tensor, dtype: torch.dtype, generator: torch.Generator) 
     return rows.reshape(values.shape)
 
 
+def _assorted(values: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Rows in turn: each of the finite variants."""
+    if values.dim() == 0 or values.numel() == 0:
+        return values
+    rows = values.reshape(-1, values.shape[-1]).to(torch.float64, copy=True)
+    for number, variant in enumerate(FINITE):
+        part = rows[number :: len(FINITE)]
+        if part.numel():
+            rows[number :: len(FINITE)] = _VARIATIONS[variant](part, dtype, generator).double()
+    return rows.reshape(values.shape)
+
+
 def _with_specials(values: Tensor, specials: tuple[float, ...], generator: torch.Generator) -> Tensor:
     """Special values at a few places in a quarter of the rows (at least one), so that other rows stay finite."""
     if values.numel() == 0:
@@ -220,6 +234,7 @@ _VARIATIONS: dict[str, Callable[[Tensor, torch.dtype, torch.Generator], Tensor]]
     "structured": _structured,
     "nan": _nan,
     "inf": _inf,
+    "assorted": _assorted,
 }
 
 
