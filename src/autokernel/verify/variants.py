@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,9 +51,13 @@ def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Calla
         if not enough(mode):
             log.note(f"the baseline {name} is left out: too little time is left to compile it")
             continue
-        try:
+
+        def build(mode: Mode = mode, name: str = name) -> Variant:
             compiled = baseline(workload.model, mode)
-            found.append(_warm(Variant(name, mode, compiled, _once(compiled, workload)), log.say))
+            return _warm(Variant(name, mode, compiled, _once(compiled, workload)), log.say)
+
+        try:
+            found.append(_twice(build, log.say))
         except Exception as error:  # whatever a compiler raises: the user could not run this baseline either
             log.note(f"the baseline {name} does not work for this model: {first_line(error)}")
     return found
@@ -60,10 +65,12 @@ def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Calla
 
 def ours(workload: Workload, winners: Sequence[Winner], mode: Mode, name: str, say: Say) -> Variant:
     """The model with `winners`, the rest compiled in `mode`. Raises what compiling or a kernel raises."""
-    installed = install(workload.model, winners, mode)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)  # verification reports these itself
+
+    def build() -> Variant:
+        installed = install(workload.model, winners, mode)
         return _warm(Variant(name, mode, installed, _once(installed, workload)), say)
+
+    return _twice(build, say)
 
 
 def installed(variant: Variant) -> Installed:
@@ -90,10 +97,35 @@ def _once(model: Callable[..., Any], workload: Workload) -> Callable[[], None]:
     return once
 
 
+def _twice(build: Callable[[], Variant], say: Say) -> Variant:
+    """Inductor's builds share a cache folder with every process of the user, and may fail when two meet in it."""
+    try:
+        return build()
+    except Exception as error:  # the second try raises it again if it was no accident
+        say(f"trying again: {first_line(error)}")
+        return build()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without Inductor's tables of autotuning on stderr, and our own warnings: verification reports what they say."""
+    from torch._inductor import config, select_algorithm
+
+    printing, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
+    try:
+        with warnings.catch_warnings(), config.patch(max_autotune_report_choices_stats=False):
+            warnings.simplefilter("ignore", FallbackWarning)
+            warnings.filterwarnings("ignore", module=r"torch\._inductor\..*")
+            yield
+    finally:
+        select_algorithm.PRINT_AUTOTUNE = printing
+
+
 def _warm(variant: Variant, say: Say) -> Variant:
     begin = time.monotonic()
-    for _ in range(_WARM_CALLS):
-        variant.once()
+    with _quietly():
+        for _ in range(_WARM_CALLS):
+            variant.once()
     seconds = time.monotonic() - begin
     if seconds > 2:
         say(f"{variant.name}: compiled in {seconds:.0f} s")

@@ -29,7 +29,7 @@ from autokernel.workload import Workload
 OURS = "autokernel"
 
 # parts of the budget
-_QUICK, _FINAL, _OUTPUTS = 0.06, 0.2, 0.2
+_QUICK, _FINAL, _OUTPUTS = 0.04, 0.2, 0.2
 _ROUNDS = 40  # of the final measurement, at most: more would narrow the interval below what the drift allows
 
 
