@@ -13,7 +13,7 @@ from autokernel.judge.bench import open_sandbox
 from autokernel.judge.cases import Cases, serves
 from autokernel.judge.children import Kernel
 from autokernel.judge.seeds import Seeds
-from autokernel.judge.stages import STAGES, Failed, Stages, adds_in_any_order, elements, reduced, sweep
+from autokernel.judge.stages import LARGE_ELEMENTS, STAGES, Failed, Stages, adds_in_any_order, elements, reduced, sweep
 from autokernel.records import Dim, Reason, Role, Stage, Task, TensorSpec
 from autokernel.task import LoadedTask
 from autokernel.task.dims import discover
@@ -253,3 +253,34 @@ def test_a_large_task_is_reduced_by_the_dims_that_are_served():
 )
 def test_atomics_and_parallel_sums_are_seen_in_the_source(source, wanted):
     assert adds_in_any_order(source) is wanted
+
+
+# --- large tasks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large_cases():
+    return Cases(loaded(rows=300, columns=256), Seeds.fresh())
+
+
+def test_a_large_task_meets_every_variant_at_its_own_size_row_by_row(sandbox, large_cases):
+    assert elements(large_cases.task) > LARGE_ELEMENTS
+    only_here = (
+        "if x.shape == (300, 256) and float(x.abs().median(-1)[0].min()) < 1e-3: out[x.abs().amax(-1) < 1e-3] = 0"
+    )
+    with pytest.raises(Failed, match="assorted"):
+        stages(sandbox, large_cases, LAUNCH.format(more=only_here)).run(Stage.stability)
+
+
+def test_a_large_task_is_also_tried_at_a_smaller_size_if_the_kernel_serves_it(sandbox, large_cases):
+    detail = stages(sandbox, large_cases, LAUNCH.format(more="")).run(Stage.stability).detail
+    assert "assorted" in detail and "; at s0=" in detail
+    pinned = stages(sandbox, large_cases, 'SERVES = "task"\n' + LAUNCH.format(more="")).run(Stage.stability).detail
+    assert "; at" not in pinned
+
+
+def test_other_layouts_of_the_same_values_need_no_other_oracle(cases):
+    case = cases.make("offset", "offset")
+    other = cases.relaid(case, "noncontiguous")
+    assert torch.equal(case.inputs[0], other.inputs[0]) and not other.inputs[0].is_contiguous()
+    assert other.expected is case.expected
