@@ -29,11 +29,12 @@ class Artifact:
     log: str = ""
 
 
-@dataclass(frozen=True)
 class CompileFailure(Exception):
     """The candidate does not compile; `log` is the compiler's own words, shortened."""
 
-    log: str
+    def __init__(self, log: str) -> None:
+        super().__init__(log)
+        self.log = log
 
 
 class Language(Protocol):
