@@ -62,7 +62,7 @@ def test_a_verdict_tells_the_whole_story(judge):
         ("def launch(x, out): pass", Stage.check, Reason.bad_source, "LANGUAGE"),
         ('LANGUAGE = "fortran"\ndef launch(x, out): pass', Stage.check, Reason.bad_source, "fortran"),
         ('LANGUAGE = "cpp"\nSOURCE = ""', Stage.check, Reason.bad_source, "launch"),
-        (HONEST.replace("float sum = 0", "flaot sum = 0"), Stage.compile, Reason.compile_error, "flaot"),
+        (HONEST.replace("float sum = 0", "flo_at sum = 0"), Stage.compile, Reason.compile_error, "flo_at"),
         (HONEST.replace("import torch\n", "import torch\n1 / 0\n"), Stage.load, Reason.exception, "ZeroDivisionError"),
         ('SERVES = {"s0": 3}\n' + HONEST, Stage.check, Reason.bad_source, "leaves out"),
         ("\0", Stage.check, Reason.bad_source, "not Python"),
