@@ -5,31 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from autokernel.generate.affine import Var
 from autokernel.generate.expression import Box, Checked, Expr, Op, Pick, Reduce, children
 from autokernel.generate.layout import Loops, loops
+from autokernel.generate.loop_cpp import LoopWriter, Piece, Work, stored
 from autokernel.generate.plan import Nest, Store
 from autokernel.generate.schedule import Schedule
 from autokernel.generate.scope_cpp import Row, Scope
-from autokernel.generate.text_cpp import Names, accumulate, accumulator_type, initial, is_floating, join, strip
+from autokernel.generate.text_cpp import Names, accumulator_type, join, strip
 
 LINE_LIMIT = 16384  # elements of a row that may be kept on the stack
-LONG = 4096  # columns beyond which a sum is made block by block, so that its rounding error stays that of a short one
 _FLOATS = {"float": "float32", "double": "float64"}
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a pass does at every column of a box: add to a reduction, or write a store."""
-
-    expr: Expr
-    box: Box
-    target: Reduce | Store
-
-
-Piece = tuple[Box, list[Work]]
 
 
 class NestWriter:
@@ -207,12 +194,15 @@ class NestWriter:
         if len(totals) == 1:
             context.values[id(reduction)] = totals[0]
             return []
-        while len(totals) > 1:
-            pairs = [totals[k : k + 2] for k in range(0, len(totals), 2)]
-            totals = [join(reduction, *pair) if len(pair) == 2 else pair[0] for pair in pairs]
-        name = context.names.fresh(reduction.name + context.suffix)
-        context.values[id(reduction)] = name
-        return [f"const {accumulator_type(reduction)} {name} = {strip(totals[0])};"]
+        lines: list[str] = []
+        waiting = list(totals)
+        while len(waiting) > 1:
+            left, right, *waiting = waiting
+            name = context.names.fresh(reduction.name + context.suffix)
+            lines.append(f"const {accumulator_type(reduction)} {name} = {strip(join(reduction, left, right))};")
+            waiting.append(name)
+        context.values[id(reduction)] = waiting[0]
+        return lines
 
     def _finish(self, contexts: Sequence[Row]) -> list[str]:
         """Values of which a row has one, and rows that go past the caches."""
@@ -235,107 +225,6 @@ class NestWriter:
         return lines
 
 
-class LoopWriter:
-    """One loop over columns: some work, at one box of columns or several of equal length, for every row in flight."""
-
-    def __init__(self, nest: NestWriter, over: tuple[Var, ...], pieces: list[Piece], contexts: Sequence[Row]) -> None:
-        self.nest, self.over, self.pieces, self.contexts = nest, over, pieces, contexts
-        self.inner = over[-1] if over else None
-        works = [work for _, group in pieces for work in group]
-        reduces = any(isinstance(work.target, Reduce) for work in works)
-        first, end = self._range(pieces[0][0])
-        wanted = nest.schedule.parts if reduces else nest.schedule.streams
-        even = (end - first) % wanted == 0 and (end - first) // wanted >= 16
-        self.lanes = wanted if even else 1
-        self.length = (end - first) // self.lanes
-        sums = any(isinstance(w.target, Reduce) and w.target.kind == "sum" and is_floating(w.target) for w in works)
-        self.block = _block(self.length) if sums else 0
-        self.column = {v: f"column{k}" if len(over) > 1 else "column" for k, v in enumerate(over)}
-        self.declared: list[str] = []
-        self.clauses: dict[str, list[str]] = {}
-        self.block_sums: list[tuple[str, str]] = []  # (declaration, what adds it up)
-
-    def _range(self, box: Box) -> tuple[int, int]:
-        return dict(box).get(self.inner, (0, self.inner.extent)) if self.inner else (0, 1)
-
-    def write(self) -> list[str]:
-        before: list[str] = []
-        body: list[str] = []
-        copies = len(self.contexts) * self.lanes * len(self.pieces)
-        for context in self.contexts:
-            for lane in range(self.lanes):
-                for box, works in self.pieces:
-                    lines = self._copy(context, lane, box, works)
-                    body += ["{", *("    " + line for line in lines), "}"] if copies > 1 else lines
-            before += context.take()
-        return [*before, *self.declared, *self._loops(body)]
-
-    def _loops(self, body: list[str]) -> list[str]:
-        if self.inner is None:
-            return body
-        lines = [self._head(v, v.extent) for v in self.over[:-1]]
-        lines = ["    " * depth + line for depth, line in enumerate(lines)]
-        pragma = "#pragma omp simd" + "".join(
-            f" reduction({op} : {', '.join(names)})" for op, names in self.clauses.items()
-        )
-        core = [pragma, self._head(self.inner, self.block or self.length), *("    " + line for line in body), "}"]
-        if self.block:
-            start = [declaration for declaration, _ in self.block_sums]
-            core = [*start, *core, *(end for _, end in self.block_sums)]
-            head = f"for (int64_t block = 0; block < {self.length}; block += {self.block}) {{"
-            core = [head, *("    " + line for line in core), "}"]
-        lines += ["    " * (len(self.over) - 1) + line for line in core]
-        return lines + ["    " * depth + "}" for depth in reversed(range(len(self.over) - 1))]
-
-    def _head(self, var: Var, extent: int) -> str:
-        name = self.column[var]
-        return f"for (int64_t {name} = 0; {name} < {extent}; ++{name}) {{"
-
-    def _copy(self, context: Row, lane: int, box: Box, works: list[Work]) -> list[str]:
-        """The loop's body for one row in flight, one lane and one box."""
-        text = dict(self.column)
-        if self.block and self.inner is not None:
-            text[self.inner] = f"(block + {text[self.inner]})"
-        scope = Scope(self.nest, context, self.over, text, self._range(box)[0] + lane * self.length)
-        if not self.over:
-            scope.lines = []  # no loop: the row's statements come first all the same
-        for work in works:
-            if isinstance(work.target, Store):
-                value = strip(scope.render(work.expr, root=True))
-                place = scope.place(work.target)
-                if place != value:
-                    scope.lines.append(f"{place} = {stored(value, work.target)};")
-            else:
-                self._add(work.target, work.expr, context, lane, scope)
-        if scope.checks and self.over:
-            self._clause("|", "bad")
-        return scope.lines
-
-    def _add(self, reduction: Reduce, expr: Expr, context: Row, lane: int, scope: Scope) -> None:
-        named = reduction.kind in ("max", "min")
-        value = scope.named(expr) if named else strip(scope.render(expr, root=True))
-        totals = context.accumulators.setdefault(id(reduction), [])
-        while len(totals) <= lane:
-            number = f"_part{len(totals)}" if self.lanes > 1 else ""
-            totals.append(context.names.fresh(f"{reduction.name}{context.suffix}{number}"))
-            self.declared.append(f"{accumulator_type(reduction)} {totals[-1]} = {initial(reduction)};")
-        total = totals[lane]
-        if self.block and reduction.kind == "sum" and is_floating(reduction):
-            part = f"{total}_block"
-            entry = (f"{reduction.ctype} {part} = 0;", f"{total} += {part};")
-            if entry not in self.block_sums:
-                self.block_sums.append(entry)
-            total = part
-        operator, statement = accumulate(reduction, total, value)
-        self._clause(operator, total)
-        scope.lines.append(statement)
-
-    def _clause(self, operator: str, name: str) -> None:
-        names = self.clauses.setdefault(operator, [])
-        if name not in names:
-            names.append(name)
-
-
 def unconditional(root: Expr) -> list[Expr]:
     """Every expression under `root` that is evaluated whatever the index, each once."""
     seen: dict[int, Expr] = {}
@@ -346,11 +235,6 @@ def unconditional(root: Expr) -> list[Expr]:
             seen[id(expr)] = expr
             waiting += () if isinstance(expr, Pick) else children(expr)
     return list(seen.values())
-
-
-def stored(value: str, store: Store) -> str:
-    dtype = store.buffer.dtype
-    return f"float_to_{dtype}({value})" if dtype in ("bfloat16", "float16") else value
 
 
 def _jobs(
@@ -368,10 +252,3 @@ def _jobs(
             place[key] = len(jobs)
             jobs.append((over, [(box, works)]))
     return jobs
-
-
-def _block(length: int) -> int:
-    """The largest even piece of a long row that keeps a float sum short; 0: the row is short, or has no such piece."""
-    if length <= LONG:
-        return 0
-    return next((size for size in range(2048, 255, -1) if length % size == 0), 0)

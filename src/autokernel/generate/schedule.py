@@ -10,6 +10,7 @@ from typing import Literal
 class Schedule:
     threads: Literal["all", "one"] = "all"
     keep: Literal["recompute", "buffer", "output"] = "recompute"  # values that a later pass needs again
+    lanes: int = 0  # accumulators of a reduction, side by side in one vector loop; 0: as many as a vector has
     parts: int = 1  # a row's reductions run over that many equal parts side by side, each with its own accumulator
     streams: int = 1  # the same for passes that only write
     rows: int = 1  # rows in flight: their loops run as one

@@ -30,6 +30,7 @@ class Row:
     values: dict[int, str] = field(default_factory=dict)  # id of expression → name
     pointers: dict[tuple[str, Affine], str] = field(default_factory=dict)
     accumulators: dict[int, list[str]] = field(default_factory=dict)  # id of reduction → names
+    lanes: dict[int, str] = field(default_factory=dict)  # id of reduction → array of accumulators
     reciprocals: dict[int, str] = field(default_factory=dict)
 
     def take(self) -> list[str]:

@@ -45,7 +45,9 @@ def _effective(planned: Plan, values: dict[str, tuple[Any, ...]]) -> dict[str, t
     """Without the values that change nothing in this plan, neither alone nor with a flat loop cut into blocks."""
     bases = [Schedule(**{axis: options[0] for axis, options in values.items()})]
     if len(values.get("block", ())) > 1:
-        bases.append(dataclasses.replace(bases[0], block=values["block"][1]))
+        bases.append(dataclasses.replace(bases[0], block=max(values["block"])))
+    if "lanes" in values:
+        bases.append(dataclasses.replace(bases[0], lanes=0))
     found = {}
     for axis, options in values.items():
         kept: list[Any] = []
@@ -69,14 +71,16 @@ def axes(planned: Plan, threads: int) -> dict[str, tuple[Any, ...]]:
     found: dict[str, tuple[Any, ...]] = {}
     if row:
         found["keep"] = ("output", "buffer", "recompute")
-        found["parts"] = (4, 2, 1, 8)
+        found["lanes"] = (32, 16, 64, 0)
         found["rows"] = (1, 2, 4)
         found["divide"] = ("reciprocal", "exact")
         found["streams"] = (1, 2, 4)
+        found["parts"] = (1, 2, 4)
     else:
         found["order"] = ("stores", "loads", "tiles")
         found["segments"] = ("together", "apart")
-        found["block"] = (0, *_blocks(planned))
+        blocks = _blocks(planned)
+        found["block"] = (*blocks, 0) if written >= _LARGE else (0, *blocks)
         found["streams"] = (1, 2, 4)
         found["rows"] = (1, 2, 4)
     found["stores"] = ("streaming", "cached") if written >= _LARGE else ("cached", "streaming")

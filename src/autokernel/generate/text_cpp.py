@@ -25,7 +25,7 @@ _TAKEN = frozenset(
     default delete do double else enum explicit export extern false float for friend goto if inline int long mutable
     namespace new noexcept not nullptr operator or private protected public register return short signed sizeof static
     struct switch template this throw true try typedef typename union unsigned using virtual void volatile while xor
-    threads launch row row0 row1 row2 row3 column column0 column1 column2 column3 block bad main std bits fused
+    threads launch lane row row0 row1 row2 column column0 column1 column2 column3 block first bad main std bits fused
     NAN INFINITY unix linux
     """.split()  # noqa: SIM905 - words of C++ read best as words
 )

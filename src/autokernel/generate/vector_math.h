@@ -4,13 +4,13 @@
 // on -ffast-math, and none may be compiled with it.
 
 //: section bits
-static inline float float_of_bits(int32_t bits) {
+static inline float float_of_bits(uint32_t bits) {
     float value;
     __builtin_memcpy(&value, &bits, 4);
     return value;
 }
-static inline int32_t bits_of_float(float value) {
-    int32_t bits;
+static inline uint32_t bits_of_float(float value) {
+    uint32_t bits;
     __builtin_memcpy(&bits, &value, 4);
     return bits;
 }
@@ -26,12 +26,15 @@ static inline float fused(float a, float b, float c) {
 }
 
 //: section simd_exp bits fused
-// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2. Scaled in two steps, so that overflow and subnormals round once. ≤ 1.1 ulp.
+// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2. Adding 1.5 · 2^23 rounds n to an integer and leaves n + 254 in the low bits;
+// 2^n is two factors with half of that exponent each, so that overflow and subnormals round once. What is zero anyway
+// (a masked score) is multiplied by zero: processors are slow at results that underflow. ≤ 1.1 ulp.
 static inline float simd_exp(float x) {
-    x = x < -110.0f ? -110.0f : x;
+    const bool zero = x < -104.0f;
+    x = zero ? -104.0f : x;
     x = x > 90.0f ? 90.0f : x;
-    const float shifted = fused(x, 1.44269504f, 12582912.0f);
-    const float n = shifted - 12582912.0f;
+    const float shifted = fused(x, 1.44269504f, 12583166.0f);
+    const float n = shifted - 12583166.0f;
     float r = fused(n, -0.693359375f, x);
     r = fused(n, 2.12194440e-4f, r);
     float p = 1.3814555e-3f;
@@ -40,9 +43,25 @@ static inline float simd_exp(float x) {
     p = fused(p, r, 1.6666520e-1f);
     p = fused(p, r, 0.49999993f);
     p = fused(p, r * r, r) + 1.0f;
-    const int32_t power = bits_of_float(shifted) - 0x4B400000;
-    const int32_t half = power >> 1;
-    return p * float_of_bits((half + 127) << 23) * float_of_bits((power - half + 127) << 23);
+    const uint32_t power = bits_of_float(shifted);
+    const uint32_t half = power >> 1;
+    return p * float_of_bits(half << 23) * (zero ? 0.0f : float_of_bits((power - half) << 23));
+}
+
+//: section simd_exp_near bits fused
+// exp(x) for |x| ≤ 87, where neither overflow nor subnormals arise; NaN stays NaN. ≤ 1.1 ulp.
+static inline float simd_exp_near(float x) {
+    const float shifted = fused(x, 1.44269504f, 12583039.0f);
+    const float n = shifted - 12583039.0f;
+    float r = fused(n, -0.693359375f, x);
+    r = fused(n, 2.12194440e-4f, r);
+    float p = 1.3814555e-3f;
+    p = fused(p, r, 8.3687360e-3f);
+    p = fused(p, r, 4.1668390e-2f);
+    p = fused(p, r, 1.6666520e-1f);
+    p = fused(p, r, 0.49999993f);
+    p = fused(p, r * r, r) + 1.0f;
+    return p * float_of_bits(bits_of_float(shifted) << 23);
 }
 
 //: section simd_log bits fused
@@ -50,10 +69,10 @@ static inline float simd_exp(float x) {
 static inline float simd_log(float x) {
     const bool tiny = x < 1.17549435e-38f;
     const float scaled = tiny ? x * 33554432.0f : x;
-    const int32_t bits = bits_of_float(scaled);
-    const int32_t power = (bits - 0x3F3504F3) >> 23;
+    const uint32_t bits = bits_of_float(scaled);
+    const int32_t power = static_cast<int32_t>(bits - 0x3F3504F3) >> 23;
     const float n = static_cast<float>(power) - (tiny ? 25.0f : 0.0f);
-    const float f = float_of_bits(bits - (power << 23)) - 1.0f;
+    const float f = float_of_bits(bits - (static_cast<uint32_t>(power) << 23)) - 1.0f;
     float p = 0.067466436f;
     p = fused(p, f, -0.11675761f);
     p = fused(p, f, 0.11888222f);
@@ -95,7 +114,7 @@ static inline float simd_log1p(float x) {
     return std::abs(x) < 5.9604645e-8f || x == INFINITY || sum == 0.0f ? (sum == 0.0f ? -INFINITY : x) : result;
 }
 
-//: section simd_tanh simd_exp
+//: section simd_tanh simd_exp_near
 // An odd polynomial below 0.625, 1 - 2 / (exp(2|x|) + 1) above. ≤ 1.5 ulp.
 static inline float simd_tanh(float x) {
     const float size = std::abs(x);
@@ -106,7 +125,8 @@ static inline float simd_tanh(float x) {
     p = fused(p, s, 0.13331442f);
     p = fused(p, s, -0.33333282f);
     const float near = fused(p, s * x, x);
-    const float far = 1.0f - 2.0f / (simd_exp(size + size) + 1.0f);
+    const float t = size > 10.0f ? 10.0f : size;
+    const float far = 1.0f - 2.0f / (simd_exp_near(t + t) + 1.0f);
     return size < 0.625f ? near : std::copysign(far, x);
 }
 
@@ -114,7 +134,7 @@ static inline float simd_tanh(float x) {
 // As PyTorch has it: 1 / (1 + exp(-x)). ≤ 2 ulp of that formula.
 static inline float simd_sigmoid(float x) { return 1.0f / (1.0f + simd_exp(-x)); }
 
-//: section simd_erf simd_exp
+//: section simd_erf simd_exp_near
 // An odd polynomial below 0.925, 1 - exp(p(|x|)) above. ≤ 1.5 ulp.
 static inline float simd_erf(float x) {
     const float size = std::abs(x);
@@ -127,7 +147,7 @@ static inline float simd_erf(float x) {
     p = fused(p, s, -0.37612633f);
     p = fused(p, s, 0.12837917f);
     const float near = fused(p, x, x);
-    const float t = size < 4.0f ? size : 4.0f;
+    const float t = size > 4.0f ? 4.0f : size;
     float q = 1.9593932e-4f;
     q = fused(q, t, -3.0432364e-3f);
     q = fused(q, t, 2.2226991e-2f);
@@ -135,9 +155,8 @@ static inline float simd_erf(float x) {
     q = fused(q, t, -0.6371821f);
     q = fused(q, t, -0.12767571f);
     q = fused(q, t, -1.9565718e-4f);
-    const float far = 1.0f - simd_exp(q - t);
-    const float result = size < 0.925f ? near : std::copysign(far, x);
-    return x == x ? result : x;
+    const float far = 1.0f - simd_exp_near(q - t);
+    return size < 0.925f ? near : std::copysign(far, x);
 }
 
 //: section nan_max
@@ -150,13 +169,46 @@ static inline float simd_erf(float x) {
 #pragma omp declare reduction(nan_min : float, double : omp_out = omp_in < omp_out || omp_in != omp_in ? omp_in : omp_out) \
     initializer(omp_priv = INFINITY)
 
+//: section lane_sum
+// The sum of an array of accumulators, pair by pair.
+template <int lanes, typename T>
+static inline T lane_sum(T* values) {
+    for (int half = lanes / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; ++lane) values[lane] += values[lane + half];
+    return values[0];
+}
+
+//: section lane_max
+// The largest of an array of accumulators, or NaN if one is.
+template <int lanes, typename T>
+static inline T lane_max(T* values) {
+    for (int half = lanes / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; ++lane) {
+            const T other = values[lane + half];
+            values[lane] = other > values[lane] || other != other ? other : values[lane];
+        }
+    return values[0];
+}
+
+//: section lane_min
+// The smallest of an array of accumulators, or NaN if one is.
+template <int lanes, typename T>
+static inline T lane_min(T* values) {
+    for (int half = lanes / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; ++lane) {
+            const T other = values[lane + half];
+            values[lane] = other < values[lane] || other != other ? other : values[lane];
+        }
+    return values[0];
+}
+
 //: section bfloat16_to_float bits
-static inline float bfloat16_to_float(uint16_t half) { return float_of_bits(static_cast<int32_t>(half) << 16); }
+static inline float bfloat16_to_float(uint16_t half) { return float_of_bits(static_cast<uint32_t>(half) << 16); }
 
 //: section float_to_bfloat16 bits
 // Rounds to nearest, ties to even.
 static inline uint16_t float_to_bfloat16(float value) {
-    const uint32_t bits = static_cast<uint32_t>(bits_of_float(value));
+    const uint32_t bits = bits_of_float(value);
     const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     return static_cast<uint16_t>(value == value ? rounded : 0x7FC0);
 }
@@ -164,21 +216,21 @@ static inline uint16_t float_to_bfloat16(float value) {
 //: section float16_to_float bits
 // Shifts the exponent by a multiplication, which also makes subnormals normal.
 static inline float float16_to_float(uint16_t half) {
-    const int32_t sign = static_cast<int32_t>(half & 0x8000) << 16;
-    const int32_t rest = static_cast<int32_t>(half & 0x7FFF) << 13;
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+    const uint32_t rest = static_cast<uint32_t>(half & 0x7FFF) << 13;
     const float scaled = float_of_bits(rest) * 5.192296858534828e+33f;
-    const int32_t bits = rest >= 0x0F800000 ? rest | 0x7F800000 : bits_of_float(scaled);
+    const uint32_t bits = rest >= 0x0F800000 ? rest | 0x7F800000 : bits_of_float(scaled);
     return float_of_bits(bits | sign);
 }
 
 //: section float_to_float16 bits
 // Rounds to nearest, ties to even; subnormals by an addition that aligns their last bit.
 static inline uint16_t float_to_float16(float value) {
-    const uint32_t all = static_cast<uint32_t>(bits_of_float(value));
+    const uint32_t all = bits_of_float(value);
     const uint32_t sign = (all >> 16) & 0x8000;
     const uint32_t size = all & 0x7FFFFFFF;
-    const float small = float_of_bits(static_cast<int32_t>(size)) + 0.5f;
-    const uint32_t subnormal = static_cast<uint32_t>(bits_of_float(small)) - 0x3F000000;
+    const float small = float_of_bits(size) + 0.5f;
+    const uint32_t subnormal = bits_of_float(small) - 0x3F000000;
     const uint32_t normal = (size - 0x38000000 + 0xFFF + ((size >> 13) & 1)) >> 13;
     const uint32_t finite = size < 0x38800000 ? subnormal : normal;
     const uint32_t large = size > 0x7F800000 ? 0x7E00 : 0x7C00;

@@ -10,6 +10,7 @@ row. Three things interrupt a walk; the planner answers and walks again:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -206,6 +207,10 @@ class Walker:
         operands = [self._operand(value, shape, index, box) for value in raw]
         if key == "clamp":
             return self._clamp(node, operands, ctype)
+        if key == "div" and ctype in ("float", "double") and isinstance(operands[1], (int, float)):
+            mantissa = math.frexp(float(operands[1]))[0]
+            if abs(mantissa) == 0.5:  # a power of two, whose reciprocal is exact
+                key, operands[1] = "mul", 1.0 / operands[1]
         row = TABLE[key]
         inner = ctype
         if row.rule in ("compare", "test"):

@@ -27,6 +27,12 @@ _WORDS: dict[tuple[str, object], str] = {
 def _words(axis: str, value: object) -> str:
     if (axis, value) in _WORDS:
         return _WORDS[axis, value]
+    if axis == "lanes":
+        return (
+            f"{value} accumulators side by side, to hide the latency of the reduction"
+            if value
+            else "one vector of accumulators"
+        )
     if axis == "parts":
         return (
             f"{value} independent accumulators, to hide the latency of the reduction"
