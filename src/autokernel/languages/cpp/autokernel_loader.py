@@ -4,8 +4,9 @@
 that AUTOKERNEL_CPP_CACHE names; else it is built with the machine's C++ compiler, once, into the user's cache.
 
 The flags keep PyTorch's values: no -ffast-math (it would change how the whole process treats subnormals, and what NaN
-does), no contraction of a * b + c behind the source's back. Only `errno` and floating-point traps are given up.
-Jumps aren't threaded: that tears the selects of a vector loop apart into masks. Import torch before loading: the library then uses the OpenMP threads that torch has, rather than threads of its own.
+does), no contraction of a * b + c behind the source's back. Only `errno` and floating-point traps are given up. Jumps
+aren't threaded: that tears the selects of a vector loop apart into masks. Import torch before loading: the library then
+uses the OpenMP threads that torch has, rather than threads of its own.
 """
 
 import ctypes
