@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autokernel.errors import NotTimed
-from autokernel.judge import inductor
+from autokernel.judge import generated, inductor
 from autokernel.judge.buffers import BufferSet
 from autokernel.judge.sandbox import Kernel, Sandbox
 from autokernel.records import TensorSpec
@@ -47,6 +47,7 @@ def test_a_reference_is_compiled_once_and_right_in_a_fresh_child(cache):
     stamp = package.stat().st_mtime_ns
     assert inductor.prepare(REFERENCE, INPUTS, NAMES, threads=1) == package
     assert package.stat().st_mtime_ns == stamp and list(cache.iterdir()) == [package]
+    assert generated.is_package(str(package))  # the quick way works with this version of torch
     sets = [BufferSet.create([torch.randn(s.shape) for s in INPUTS], OUTPUTS) for _ in range(3)]
     with Sandbox(threads=1) as sandbox:
         for copies in (False, True):
@@ -62,6 +63,20 @@ def test_a_reference_is_compiled_once_and_right_in_a_fresh_child(cache):
                 wanted = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * weight + shift
                 torch.testing.assert_close(one.outputs[0], wanted)
                 assert torch.equal(one.outputs[1], x.amax(-1))
+
+
+@pytest.mark.slow
+def test_where_the_generated_text_can_not_be_run_the_reference_is_compiled_ahead(tmp_path):
+    package = tmp_path / "model.pt2"
+    inputs = [torch.randn(8, 48)]
+    inductor._package_ahead(torch.nn.ReLU(), inputs, str(package))
+    assert not generated.is_package(str(package))
+    sets = [BufferSet.create(inputs, [spec("y", 8, 48)])]
+    with Sandbox(threads=1) as sandbox:
+        child = sandbox.spawn(Kernel("inductor", REFERENCE, artifact=package), sets, deadline=60)
+        child.loop(1, 60)
+        child.close()
+    assert torch.equal(sets[0].outputs[0], inputs[0].relu())
 
 
 def test_a_reference_that_can_not_be_compiled_is_not_timed(cache):

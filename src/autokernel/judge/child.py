@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autokernel.judge import generated
 from autokernel.judge.buffers import Layout, map_layout
 from autokernel.judge.protocol import (
     NONCE_BYTES,
@@ -210,10 +211,14 @@ def _place(model: nn.Module, name: str, tensor: Tensor) -> tuple[dict[str, Any],
 
 def _packaged(artifact: int, sets: Sequence[tuple[list[Tensor], list[Tensor]]]) -> list[Function]:
     """The functions of a package made by `inductor.prepare`, one for each set."""
-    loader = torch._C._aoti.AOTIModelPackageLoader(f"/proc/self/fd/{artifact}", "model", False, 1, -1)
+    path = f"/proc/self/fd/{artifact}"
+    if generated.is_package(path):
+        call = generated.load(path)
+    else:
+        call = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1).boxed_run
 
     def function(inputs: list[Tensor]) -> Function:
-        return lambda: loader.boxed_run(list(inputs))
+        return lambda: call(list(inputs))
 
     return [function(inputs) for inputs, _ in sets]
 
