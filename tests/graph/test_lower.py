@@ -52,6 +52,7 @@ CLOSED = {
     "copies": lambda x, w: (x.clone(), x.mT.contiguous(), x.transpose(0, 2).reshape(-1)),
     "stack and flip": lambda x, w: torch.stack([x, x.flip(-1)], -1).flatten(-2),
     "largest": lambda x, w: (x.max(-1).values, x.max(-1).indices, x.max(), x.argmax(-1), x.amax((0, 2)), x.prod(-1)),
+    "bool logic": lambda x, w: x.masked_fill(~(x > 0) | (x > 1) & (w > 1) ^ (x < 2), 0.0),
     "any and all": lambda x, w: ((x > 0).any(-1), (x > 0).all(), (x > 1).sum(-1)),
     "activations": lambda x, w: (
         F.softplus(x),

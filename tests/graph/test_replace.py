@@ -59,3 +59,16 @@ def test_split_makes_every_region_a_submodule(llama):
     module = split(graph)
     called = [node.target for node in module.graph.find_nodes(op="call_module")]
     assert sorted(called) == sorted(f"region_{region.index}" for region in graph.regions)
+
+
+def test_a_view_that_only_a_region_reads_is_gone_with_it():
+    def model(x):
+        y = x.exp()
+        return torch.cat((-y[:, 2:], y[:, :2]), 1) * 2
+
+    (graph,) = capture(model, (torch.randn(3, 4),)).graphs
+    assert len(graph.regions) == 1
+    module = split(graph)
+    assert {node.op for node in module.graph.nodes} == {"placeholder", "call_module", "call_function", "output"}
+    assert not any("slice" in str(node.target) for node in module.graph.nodes)
+    torch.testing.assert_close(module(*graph.inputs), graph.module(*graph.inputs))

@@ -14,8 +14,9 @@ pointwise      any operator tagged `torch.Tag.pointwise`, in its Tensor overload
                the user wrote it). add, sub, mul, div are always `.Tensor` (div: also `.Tensor_mode` with
                rounding_mode=); comparisons, remainder and fmod with a constant are `.Scalar`; powers are
                `pow.Tensor_Scalar`, `pow.Scalar`, `pow.Tensor_Tensor`; `clamp.default(x, min, max)` may have None or
-               lack max; a uniform tensor may also be a 0-dim `full`. Never seen: `alpha=`, `rsub`, `square`, in-place
-               forms, exponents 2, 3, 0.5, -0.5, -1 (they are mul, sqrt, rsqrt, reciprocal).
+               lack max; a uniform tensor may also be a 0-dim `full`; bitwise operators on bools are `logical_*`.
+               Never seen: `alpha=`, `rsub`, `square`, in-place forms, exponents 2, 3, 0.5, -0.5, -1 (they are mul,
+               sqrt, rsqrt, reciprocal).
 cast           `_to_copy.default(x, dtype=...)`, nothing else in its kwargs; never to x's own dtype.
 reduction      `sum.dim_IntList(x, dims, True)` `mean.dim(x, dims, True)` `amax(x, dims, True)` `amin(x, dims, True)`
                `prod.dim_int(x, dim, True)` `any.dims(x, dims, True)` `all.dims(x, dims, True)`

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from autokernel.graph import CapturedGraph, Region
@@ -56,8 +57,7 @@ def _rebuild(
                 stack.pop()
                 continue
             region = owner.get(current)
-            needs = region.inputs if region is not None else current.all_input_nodes
-            missing = [argument for argument in needs if argument not in env]
+            missing = [argument for argument in _needs(current, region) if argument not in env]
             if missing:
                 stack.extend(reversed(missing))
                 continue
@@ -66,19 +66,45 @@ def _rebuild(
                 env[current].meta = dict(current.meta)
             else:
                 _call(region, makers[region.index], graph, env, single)
+                if current not in env:
+                    raise ValueError(f"region {region.index} does not give {current}, which is read outside of it")
             stack.pop()
         return env[node]
 
+    # in the old order, so that nothing moves across a change of mode; what only replaced regions read is left out
+    live = _live(captured.module.graph, owner)
     for node in captured.module.graph.nodes:
-        if node in owner and node not in owner[node].outputs:
-            continue
-        place(node)
+        if node in live:
+            place(node)
     root = _root(captured.module, modules)
     result = fx.GraphModule(root, graph)
     result.graph.eliminate_dead_code()
     result.graph.lint()
     result.recompile()
     return result
+
+
+def _needs(node: fx.Node, region: Region | None) -> Sequence[fx.Node]:
+    return region.inputs if region is not None else node.all_input_nodes
+
+
+def _live(graph: fx.Graph, owner: Mapping[fx.Node, Region]) -> set[fx.Node]:
+    """What is still computed: inputs, effects and the output, and all that they need, regions taken as whole."""
+    stack = [node for node in graph.nodes if node.op in ("placeholder", "output") or _has_effect(node)]
+    live: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node not in live:
+            live.add(node)
+            stack.extend(_needs(node, owner.get(node)))
+    return live
+
+
+def _has_effect(node: fx.Node) -> bool:
+    """True for what runs for its effect: write-backs, changes of mode."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    return node.is_impure() or not isinstance(node.target, torch._ops.OperatorBase)
 
 
 def _call(region: Region, make: Make, graph: fx.Graph, env: dict[fx.Node, fx.Node], single: bool) -> None:

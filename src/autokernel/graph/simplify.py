@@ -152,6 +152,7 @@ def _pointwise(emit: Emitter, op: Any, args: tuple[Any, ...], kwargs: dict[str, 
     dtype = result.dtype
     if dtype == torch.bool:
         dtype = _common(op, args)
+        op = _LOGICAL.get(op, op)
     if op is aten.where.self:
         condition = args[0] if value_of(args[0]).dtype == torch.bool else emit.cast(args[0], torch.bool)
         return emit.call(op, condition, *(_as(emit, arg, dtype) for arg in args[1:]))
@@ -201,6 +202,13 @@ def _tensor_overload(op: Any) -> Any:
     return op
 
 
+# on bools the bitwise operators are the logical ones
+_LOGICAL: dict[Any, Any] = {
+    aten.bitwise_not.default: aten.logical_not.default,
+    aten.bitwise_and.Tensor: aten.logical_and.default,
+    aten.bitwise_or.Tensor: aten.logical_or.default,
+    aten.bitwise_xor.Tensor: aten.logical_xor.default,
+}
 _ARITHMETIC = (aten.add, aten.sub, aten.mul, aten.div)
 
 
