@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import fx
 
 Rule = Literal["same", "compare", "where", "test"]
@@ -107,6 +108,7 @@ TABLE: dict[str, Row] = {
     "bitwise_and": Row("", "", "({0} & {1})"),
     "bitwise_or": Row("", "", "({0} | {1})"),
     "bitwise_xor": Row("", "", "({0} ^ {1})"),
+    "bitwise_not": Row("", "", "(~{0})"),
     "where": _row("({0} ? {1} : {2})", rule="where"),
     "leaky_relu": _row("({0} > 0 ? {0} : {0} * {1})", integer=None),
     "elu": Row(
@@ -131,8 +133,8 @@ def row_of(node: fx.Node) -> tuple[str, tuple[Any, ...]] | None:
         return "clamp", node.args
     if name == "hardtanh":
         return "clamp", (*node.args, *DEFAULTS[name][len(node.args) - 1 :])
-    if name in ("bitwise_not",):
-        return None
+    if name == "bitwise_not":
+        return ("logical_not" if node.meta["val"].dtype == torch.bool else "bitwise_not"), node.args
     chosen = _OVERLOADS.get(name, lambda _: name)(node)
     if chosen is None or chosen not in TABLE:
         return None

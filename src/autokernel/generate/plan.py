@@ -271,8 +271,10 @@ def _arrange(walker: Walker, group: list[fx.Node], stores: tuple[Store, ...]) ->
             raise CutNeeded(nodes[id(reduction)])
     if widest - set(own):
         return None
-    last = max((own.index(v) for v in widest), default=-1)
-    rows, columns = tuple(own[: last + 1]), tuple(own[last + 1 :])
+    rows = tuple(v for v in own if v in widest)
+    columns = tuple(v for v in own if v not in widest)
+    for reduction in reductions:
+        _refuse_leading(reduction, rows)
     checked = []
     for store in stores:
         varying = store.offset.variables | {v for _, expr in store.parts for v in expr.variables}
@@ -283,6 +285,16 @@ def _arrange(walker: Walker, group: list[fx.Node], stores: tuple[Store, ...]) ->
     if not columns:
         columns = reductions[0].over
     return Nest(rows, columns, tuple(checked), reductions)
+
+
+def _refuse_leading(reduction: Reduce, rows: tuple[Var, ...]) -> None:
+    """Raises `NotGenerated` where rows lie closer together than the values of one: row by row would be slow there."""
+    for expr in walk(*(part for _, part in reduction.parts)):
+        if isinstance(expr, Load):
+            inside = [abs(c) for v, c in expr.offset.terms if v in reduction.over]
+            across = [abs(c) for v, c in expr.offset.terms if v in rows]
+            if inside and across and min(inside) > min(across):
+                raise NotGenerated(what=reduction.name, detail="it runs over a leading dim, column by column")
 
 
 def _reductions(roots: list[Expr]) -> tuple[Reduce, ...]:

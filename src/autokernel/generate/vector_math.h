@@ -238,16 +238,23 @@ static inline uint16_t float_to_float16(float value) {
 }
 
 //: section stream_row
-#if defined(__AVX__)
-#include <immintrin.h>
-#endif
 // Copies a finished row to memory past the caches: it isn't read back here, so its lines need not be fetched first.
+// (By builtins: including <immintrin.h> takes longer than compiling all the rest.)
 static inline void stream_row(float* __restrict to, const float* __restrict from, int64_t count) {
     int64_t j = 0;
 #if defined(__AVX__)
+    typedef float float8 __attribute__((vector_size(32)));
     for (; j < count && (reinterpret_cast<uintptr_t>(to + j) & 31) != 0; ++j) to[j] = from[j];
-    for (; j + 8 <= count; j += 8) _mm256_stream_ps(to + j, _mm256_loadu_ps(from + j));
-    _mm_sfence();
+    for (; j + 8 <= count; j += 8) {
+        float8 eight;
+        __builtin_memcpy(&eight, from + j, 32);
+#if defined(__clang__)
+        __builtin_nontemporal_store(eight, reinterpret_cast<float8*>(to + j));
+#else
+        __builtin_ia32_movntps256(to + j, eight);
+#endif
+    }
+    __builtin_ia32_sfence();
 #endif
     for (; j < count; ++j) to[j] = from[j];
 }
