@@ -267,9 +267,10 @@ class Verdict(Document):
 
     @property
     def wins(self) -> bool:
-        """The kernel was confirmed to be faster than the task's first incumbent."""
+        """Confirmed to be faster than the task's first incumbent, and not behind the other of eager and Inductor."""
         timing = self.baselines.get(self.first_incumbent) if self.first_incumbent else None
-        return timing is not None and timing.confirmed and timing.ci_low > 1.0
+        ahead = all(other.speedup > 1.0 for other in self.baselines.values())
+        return timing is not None and timing.confirmed and timing.ci_low > 1.0 and ahead
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

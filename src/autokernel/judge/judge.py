@@ -19,7 +19,7 @@ from autokernel.errors import NotComputable, NotTimed
 from autokernel.judge import Opponent, Request
 from autokernel.judge.cases import Cases, serves
 from autokernel.judge.children import ChildFailure, Kernel
-from autokernel.judge.contest import CONFIRM_PAIRS, Contest, exactly, impossible, keep_rule
+from autokernel.judge.contest import CONFIRM_PAIRS, MOST_CONFIRM_PAIRS, Contest, exactly, impossible, keep_rule
 from autokernel.judge.kernels import Kernels
 from autokernel.judge.sandbox import Sandbox
 from autokernel.judge.seeds import Seeds
@@ -198,7 +198,7 @@ class _Judging:
             return
         begin = self._enter(Stage.confirm)
         self.judge.contest(self.request.deadline_seconds).fresh_values()
-        count = max(CONFIRM_PAIRS, min(self.timing.pairs, self.request.max_pairs))
+        count = min(max(CONFIRM_PAIRS, self.timing.pairs), MOST_CONFIRM_PAIRS)
         self.timing, _ = self._measure(kernel, exactly(count), begin, confirming=True)
         words = "confirmed" if self.timing.confirmed else "not confirmed"
         self._ended("passed", begin, f"{words}: {self.timing.speedup:.3g}× in {count} new pairs")

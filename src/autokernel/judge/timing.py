@@ -10,6 +10,9 @@ cancels what a round costs besides: waking the child, the parent's read of a sam
 A round is refused when sampled outputs were written after "done" or not at all (`Child.loop`), and after one round,
 chosen in secret, canaries and inputs are looked at and `verify` compares the outputs.
 
+A block's rounds last 30 ms together: half of a block's cost is making fresh values, and what is to be averaged out is
+the difference between processes, so more pairs of shorter blocks tell more in the same time than fewer long ones.
+
 R sets, with R·bytes above 1.5 × the last-level cache where at most 64 sets do that; for small kernels enough sets to
 make a long round last 3 ms. Small sets stay in cache, as activations do in a model; nothing is flushed.
 """
@@ -59,7 +62,7 @@ class Block:
 
 
 def plan(
-    set_bytes: int, seconds_per_call: float, *, budget_seconds: float = 0.05, cache_bytes: int | None = None
+    set_bytes: int, seconds_per_call: float, *, budget_seconds: float = 0.03, cache_bytes: int | None = None
 ) -> Plan:
     """How to time a kernel that takes about `seconds_per_call` on sets of `set_bytes` (inputs and outputs).
 

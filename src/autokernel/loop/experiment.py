@@ -24,7 +24,8 @@ from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reas
 Baseline = Literal["eager", "inductor"]
 
 _CHOOSING_PAIRS = 4  # eager against Inductor: only to know which one to meet
-_BASELINE_PAIRS = 6  # a kept kernel against each; more would cost more than it tells
+_BASELINE_PAIRS = 6  # a kept kernel against its first incumbent: whether it wins
+_OTHER_PAIRS = 3  # against the other of the two: a column of the journal
 _BEST_EVER_PAIRS = 12  # "not slower than the best ever" needs a narrow interval
 _LEVEL = 0.985  # one block's ratio at which a kernel may still be level with the incumbent
 
@@ -154,7 +155,8 @@ def _with_baselines(bench: Bench, state: TaskState, source: str, verdict: Verdic
             found[kind] = against_it
             continue
         try:
-            timing = _compare(bench, state, Side(kind=kind), Side(kind="kernel", source=source), _BASELINE_PAIRS)
+            pairs = _BASELINE_PAIRS if kind == first.kind else _OTHER_PAIRS
+            timing = _compare(bench, state, Side(kind=kind), Side(kind="kernel", source=source), pairs)
         except (SandboxDied, JudgeUnsound):
             raise
         except AutokernelError as error:

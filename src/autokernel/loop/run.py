@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from autokernel.errors import AutokernelError, EvaluationsSpent, JudgeUnsound, SandboxDied
 from autokernel.execute import Executor
 from autokernel.loop import Budget, LoopResult, noise, wording
-from autokernel.loop.experiment import Bench, experiment
+from autokernel.loop.experiment import Bench, experiment, first_incumbent
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.schedule import Pick, pick
 from autokernel.loop.signals import StopFlag, Stopped, caught
@@ -75,6 +75,8 @@ class _Session:
     def run(self) -> str:
         """Until something ends it; returns what, as a sentence."""
         try:
+            self._first_incumbents()
+            self.started = time.monotonic()
             while True:
                 with self.bench.stop.interruptible():
                     picked = self._pick()
@@ -88,6 +90,16 @@ class _Session:
                 self._step(self.states[picked.task])
         except Stopped:
             return f"stopped by {self.bench.stop.reason}"
+
+    def _first_incumbents(self) -> None:
+        """What each task's kernels have to beat, before the budget's clock starts: like all baselines, not its cost."""
+        wanted = [state for state in self.states.values() if state.first is None and self._outlook(state)]
+        if self.budget.seconds is not None and self.budget.seconds <= 0:
+            return
+        for number, state in enumerate(wanted, start=1):
+            with self.bench.stop.interruptible():
+                first = first_incumbent(self.bench, state)
+            self.bench.say(f"  baseline {number}/{len(wanted)} {state.task.id}: {wording.first(first)}")
 
     def result(self, ended: str) -> LoopResult:
         winners = tuple(name for name, state in self.states.items() if state.speedup() > 1.0)

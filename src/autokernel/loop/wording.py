@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autokernel.loop import LoopResult
 from autokernel.loop.state import TaskState
-from autokernel.records import Decision, Timing, Trial, Verdict
+from autokernel.records import Decision, FirstIncumbent, Timing, Trial, Verdict
 
 _NAMES = {"eager": "eager", "inductor": "torch.compile"}
 
@@ -30,6 +30,13 @@ def best_so_far(states: Iterable[TaskState]) -> str:
 def estimated_saving(states: Iterable[TaskState]) -> float:
     """Fraction of the model's time that the winners save if each keeps, inside the model, what it gains alone."""
     return sum(state.share * (1.0 - 1.0 / state.speedup()) for state in states)
+
+
+def first(found: FirstIncumbent) -> str:
+    """`eager 123 µs, torch.compile 98.1 µs`: what a task's kernels have to beat is the faster."""
+    if found.timing is None:
+        return f"{_NAMES[found.kind]} ({found.note})"
+    return f"eager {found.timing.incumbent_us:.3g} µs, torch.compile {found.timing.candidate_us:.3g} µs"
 
 
 def ending(result: LoopResult, run: Path) -> str:
