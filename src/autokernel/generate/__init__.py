@@ -42,9 +42,9 @@ def coverage(module: fx.GraphModule) -> Coverage:
 
 def schedules(task: Task, module: fx.GraphModule, language: str = "cpp", threads: int = 1) -> tuple[Schedule, ...]:
     """Schedules whose C++ texts all differ, most promising first. Raises `NotGenerated`, `UnknownName`."""
-    from autokernel.generate.space import space
+    from autokernel.generate.space import Space
 
-    return space(task, module, language, threads)
+    return Space(task, module, language, threads).first()
 
 
 def generate(task: Task, module: fx.GraphModule, schedule: Schedule) -> str:

@@ -12,6 +12,7 @@ from torch import fx
 
 from autokernel.errors import UnknownName
 from autokernel.generate.emit_cpp import emit
+from autokernel.generate.kernel_file import kernel_file
 from autokernel.generate.layout import loops
 from autokernel.generate.plan import Plan, plan
 from autokernel.generate.schedule import Schedule
@@ -23,22 +24,46 @@ _SMALL = 16_384  # elements of the largest output below which a second thread ha
 _LARGE = 8 << 20  # bytes written beyond which the caches can't be of use to whoever reads them next
 
 
-def space(task: Task, module: fx.GraphModule, language: str = "cpp", threads: int = 1) -> tuple[Schedule, ...]:
-    """Schedules with distinct texts, by how many choices differ from the first guess. Deterministic."""
-    if language != "cpp":
-        raise UnknownName(kind="kernel language", name=language, known="cpp")
-    planned = plan(module, task)
-    values = _effective(planned, axes(planned, threads))
-    seen: set[str] = set()
-    found: list[Schedule] = []
-    for schedule in itertools.islice(_ordered(values), ATTEMPTS):
-        text = emit(planned, schedule)
-        if text not in seen:
-            seen.add(text)
-            found.append(schedule)
-            if len(found) == LIMIT:
-                break
-    return tuple(found)
+class Space:
+    """The schedules of one task. Texts are compared without their headers: two schedules with one text are one."""
+
+    def __init__(self, task: Task, module: fx.GraphModule, language: str = "cpp", threads: int = 1) -> None:
+        """Raises `NotGenerated` for a region that can't be written, `UnknownName` for another language."""
+        if language != "cpp":
+            raise UnknownName(kind="kernel language", name=language, known="cpp")
+        self.task = task
+        self.plan = plan(module, task)
+        self.values = _effective(self.plan, axes(self.plan, threads))
+
+    def code(self, schedule: Schedule) -> str:
+        """The C++ text alone."""
+        return emit(self.plan, schedule)
+
+    def source(self, schedule: Schedule) -> str:
+        """The complete kernel file."""
+        return kernel_file(self.task, self.plan, schedule)
+
+    def first(self, limit: int = LIMIT) -> tuple[Schedule, ...]:
+        """Schedules with distinct texts, by how many choices differ from the first guess. Deterministic."""
+        seen: set[str] = set()
+        found: list[Schedule] = []
+        for schedule in itertools.islice(_ordered(self.values), ATTEMPTS):
+            text = self.code(schedule)
+            if text not in seen:
+                seen.add(text)
+                found.append(schedule)
+                if len(found) == limit:
+                    break
+        return tuple(found)
+
+    def neighbours(self, schedule: Schedule) -> tuple[Schedule, ...]:
+        """Schedules that differ in one choice."""
+        return tuple(
+            dataclasses.replace(schedule, **{axis: option})
+            for axis, options in self.values.items()
+            for option in options
+            if option != getattr(schedule, axis)
+        )
 
 
 def _effective(planned: Plan, values: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:

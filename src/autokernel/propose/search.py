@@ -1,10 +1,10 @@
 """The built-in author: generated kernels, and a search over their schedules. No network, no language model.
 
 The space of a task (`generate.schedules`) is finite and ordered. The first proposal is its first guess; every later one
-is the untried schedule that an additive model of the trials so far expects most of: each choice of each axis has an
-effect on the logarithm of the speed, fitted by ridge regression, and choices never tried get the benefit of the doubt.
-Schedules near the best one are preferred, since effects add up well only nearby. Nothing is remembered outside
-the brief, so a resumed search goes on where it stopped.
+is the untried schedule that an additive model of the trials so far expects most of: each choice that differs from the
+best schedule has an effect on the logarithm of the speed, fitted by ridge regression, and choices never tried get the
+benefit of the doubt. Schedules near the best one are preferred, since effects add up well only nearby. Nothing is
+remembered outside the brief, so a resumed search goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from autokernel.errors import NotGenerated
-from autokernel.generate import Schedule, schedules
+from autokernel.generate import Schedule
+from autokernel.generate.space import Space
 from autokernel.propose import Brief
 from autokernel.propose.wording import hypothesis
 from autokernel.records import Decision, Proposal, Trial, Verdict
@@ -27,14 +28,34 @@ CURIOSITY = 0.04  # log-speed credited to a choice that has not been tried yet
 STEP = 0.015  # log-speed debited for each further choice that differs from the best schedule
 PAYS = 0.004  # expected gain below which the search ends
 FAILED = -0.7  # log-speed credited to a schedule that was not accepted
-RIDGE = 0.5
+RIDGE = 0.1
+PATIENCE = 6  # refused kernels, with none accepted, after which a task is given up
 
 
-@dataclass(frozen=True)
-class _Space:
-    order: tuple[Schedule, ...]
-    sources: dict[Schedule, str]
-    by_hash: dict[str, Schedule]
+class _Known:
+    """The schedules that are in play for a task, with their files. Grows around each schedule that was best once."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.sources: dict[Schedule, str] = {}
+        self.by_hash: dict[str, Schedule] = {}
+        self._codes: set[str] = set()
+        self._grown: set[Schedule] = set()
+        for schedule in space.first():
+            self._add(schedule)
+
+    def grow(self, best: Schedule) -> None:
+        if best not in self._grown:
+            self._grown.add(best)
+            for schedule in self.space.neighbours(best):
+                self._add(schedule)
+
+    def _add(self, schedule: Schedule) -> None:
+        code = self.space.code(schedule)
+        if code not in self._codes:
+            self._codes.add(code)
+            self.sources[schedule] = self.space.source(schedule)
+            self.by_hash[_sha256(self.sources[schedule])] = schedule
 
 
 @dataclass(frozen=True)
@@ -45,21 +66,21 @@ class _Next:
 
 
 class SearchProposer:
-    """Search over the generator's schedules. `seed` breaks ties between schedules that promise the same."""
+    """Search over the generator's schedules. Deterministic: of schedules that promise the same, the earlier one."""
 
     name = "search"
 
-    def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-        self._spaces: dict[tuple[str, str, str, int], _Space] = {}  # a cache: all of it follows from the brief's task
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[str, str, str, int], _Known | None] = {}  # a cache: all of it follows from the brief
 
     def propose(self, brief: Brief, evaluate: Callable[[str], Verdict]) -> Proposal | None:
         """The untried schedule that promises most; None when nothing is left that could pay."""
-        chosen = self._next(brief)
-        if chosen is None:
+        known = self._known(brief)
+        chosen = _next(brief, known) if known is not None else None
+        if known is None or chosen is None:
             return None
         return Proposal(
-            source=self._space(brief).sources[chosen.schedule],
+            source=known.sources[chosen.schedule],
             language="cpp",
             author=self.name,
             hypothesis=hypothesis(chosen.schedule, chosen.base),
@@ -74,7 +95,8 @@ class SearchProposer:
         """Expected relative gain of the next experiment: the model's, tempered by what the last ones brought."""
         if not brief.history:
             return FIRST_GAIN if brief.floor_us is None or brief.share > 0 else 0.0
-        chosen = self._next(brief)
+        known = self._known(brief)
+        chosen = _next(brief, known) if known is not None else None
         if chosen is None:
             return 0.0
         recent = [max((t.speedup_vs_incumbent or 1.0) - 1.0, 0.0) if t.decision is Decision.kept else 0.0
@@ -83,92 +105,93 @@ class SearchProposer:
         promised = math.expm1(max(chosen.expected, 0.0)) * 0.8**misses
         return 0.5 * promised + 0.5 * sum(recent) / len(recent)
 
-    # --- the space
-
-    def _space(self, brief: Brief) -> _Space:
-        from autokernel.generate.kernel_file import kernel_file
-        from autokernel.generate.plan import plan
-
-        task, module = brief.task.task, brief.task.module
+    def _known(self, brief: Brief) -> _Known | None:
+        """None: the generator can't write this task, which stays for another author."""
+        task = brief.task.task
         key = (task.id, task.fingerprint, task.shape_key, brief.threads)
-        if key not in self._spaces:
+        if key not in self._tasks:
             try:
-                order = schedules(task, module, "cpp", brief.threads)
-                planned = plan(module, task)
-                sources = {schedule: kernel_file(task, planned, schedule) for schedule in order}
+                self._tasks[key] = _Known(Space(task, brief.task.module, "cpp", brief.threads))
             except NotGenerated:
-                order, sources = (), {}  # the task stays for another author
-            by_hash = {hashlib.sha256(source.encode()).hexdigest(): s for s, source in sources.items()}
-            self._spaces[key] = _Space(order, sources, by_hash)
-        return self._spaces[key]
+                self._tasks[key] = None
+        return self._tasks[key]
 
-    # --- the choice
 
-    def _next(self, brief: Brief) -> _Next | None:
-        space = self._space(brief)
-        if not space.order:
-            return None
-        seen = set(brief.sources)
-        left = [s for s in space.order if hashlib.sha256(space.sources[s].encode()).hexdigest() not in seen]
-        scores = log_speeds(brief.history, brief.sources, space.by_hash)
-        if not scores:
-            return _Next(left[0], math.log1p(FIRST_GAIN), None) if left else None
-        best = max(scores, key=lambda schedule: scores[schedule])
-        if scores[best] <= FAILED:
-            return _Next(left[0], PAYS, None) if left and len(scores) < 6 else None
-        model = Effects(space.order, scores)
-        ranked = [(model.promise(s, best), -k, self._tie(s), s) for k, s in enumerate(left)]
-        if not ranked:
-            return None
-        promise, _, _, schedule = max(ranked, key=lambda entry: entry[:3])
-        return _Next(schedule, promise, best) if promise >= PAYS else None
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
-    def _tie(self, schedule: Schedule) -> str:
-        return hashlib.sha256(f"{self.seed} {schedule}".encode()).hexdigest()
+
+def _next(brief: Brief, known: _Known) -> _Next | None:
+    """The choice of `propose`, and what it is expected to bring."""
+    scores = log_speeds(brief.history, brief.sources, known.by_hash, known.grow)
+    seen = set(brief.sources)
+    left = [schedule for source, schedule in known.by_hash.items() if source not in seen]
+    if not left:
+        return None
+    if not scores:
+        return _Next(left[0], math.log1p(FIRST_GAIN), None)
+    best = max(scores, key=lambda schedule: scores[schedule])
+    if scores[best] <= FAILED:
+        return _Next(left[0], PAYS, None) if len(scores) < PATIENCE else None
+    model = Effects(scores, best)
+    ranked = [(model.promise(schedule), -place, schedule) for place, schedule in enumerate(left)]
+    promise, _, schedule = max(ranked, key=lambda entry: entry[:2])
+    return _Next(schedule, promise, best) if promise >= PAYS else None
 
 
 class Effects:
-    """log-speed ≈ Σ over axes of the effect of the choice made there."""
+    """log-speed against the best schedule ≈ Σ, over the choices that differ from it, of that choice's effect."""
 
-    def __init__(self, space: tuple[Schedule, ...], scores: dict[Schedule, float]) -> None:
-        axes = [f.name for f in fields(Schedule)]
-        self.choices = {axis: list(dict.fromkeys(getattr(s, axis) for s in space)) for axis in axes}
-        self.columns = {(axis, value): 0 for axis in axes for value in self.choices[axis]}
-        self.columns = {choice: k for k, choice in enumerate(self.columns)}
-        self.scores = scores
-        self.tried = {(axis, getattr(s, axis)) for s in scores for axis in axes}
-        rows = np.array([self._row(s) for s in scores])
-        target = np.array(list(scores.values()))
-        self.mean = float(target.mean())
-        gram = rows.T @ rows + RIDGE * np.eye(rows.shape[1])
-        self.effects = np.linalg.solve(gram, rows.T @ (target - self.mean))
+    def __init__(self, scores: dict[Schedule, float], best: Schedule) -> None:
+        self.best = best
+        tried = dict.fromkeys(choice for schedule in scores for choice in self._changes(schedule))
+        self.columns = {choice: k for k, choice in enumerate(tried)}
+        rows = np.array([self._row(schedule) for schedule in scores]).reshape(len(scores), len(self.columns))
+        target = np.array([score - scores[best] for score in scores.values()])
+        gram = rows.T @ rows + RIDGE * np.eye(len(self.columns))
+        self.effects = np.linalg.solve(gram, rows.T @ target)
+
+    def _changes(self, schedule: Schedule) -> list[tuple[str, object]]:
+        """The choices of a schedule that are not the best one's."""
+        values = [(f.name, getattr(schedule, f.name)) for f in fields(Schedule)]
+        return [(axis, value) for axis, value in values if value != getattr(self.best, axis)]
 
     def _row(self, schedule: Schedule) -> np.ndarray:
         row = np.zeros(len(self.columns))
-        for axis in self.choices:
-            row[self.columns[axis, getattr(schedule, axis)]] = 1.0
+        for choice in self._changes(schedule):
+            if choice in self.columns:
+                row[self.columns[choice]] = 1.0
         return row
 
-    def promise(self, schedule: Schedule, best: Schedule) -> float:
+    def promise(self, schedule: Schedule) -> float:
         """Expected log-speed of a schedule against the best one, with the benefit of the doubt."""
-        gain = float((self._row(schedule) - self._row(best)) @ self.effects)
-        changed = [axis for axis in self.choices if getattr(schedule, axis) != getattr(best, axis)]
-        new = sum((axis, getattr(schedule, axis)) not in self.tried for axis in changed)
-        return gain + CURIOSITY * min(new, 1) - STEP * (len(changed) - 1)
+        changes = self._changes(schedule)
+        new = any(choice not in self.columns for choice in changes)
+        return float(self._row(schedule) @ self.effects) + CURIOSITY * new - STEP * (len(changes) - 1)
 
 
 def log_speeds(
-    history: tuple[Trial, ...], sources: tuple[str, ...], known: dict[str, Schedule]
+    history: tuple[Trial, ...],
+    sources: tuple[str, ...],
+    known: dict[str, Schedule],
+    grow: Callable[[Schedule], None] = lambda best: None,
 ) -> dict[Schedule, float]:
     """Log of each tried schedule's speed, relative to the first incumbent: each was measured against the incumbent of
-    its time, and every kept one moved that. Trials that were not accepted count as slow."""
-    level = 0.0
+    its time, and every kept one moved that. Trials that were not accepted count as slow.
+
+    `grow` is called with each schedule that became the best one, before the trials that followed are looked up: they
+    may be neighbours of it.
+    """
+    level, best = 0.0, FAILED
     found: dict[Schedule, float] = {}
     for trial, source in zip(history, sources, strict=True):
         speed = math.log(trial.speedup_vs_incumbent) if trial.speedup_vs_incumbent else None
         schedule = known.get(source)
         if schedule is not None:
             found[schedule] = FAILED if trial.correctness != "PASS" or speed is None else level + speed
+            if found[schedule] > best:
+                best = found[schedule]
+                grow(schedule)
         if trial.decision is Decision.kept and speed is not None:
             level += speed
     return found

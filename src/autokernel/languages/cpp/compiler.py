@@ -29,6 +29,7 @@ _SYSTEM = (
     "/etc/ld.so.cache",
     "/nix",
 )
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX")
 
 
 def find() -> str:
@@ -74,38 +75,38 @@ def build(compiler: str, source: str, deadline: float) -> tuple[int, str, bytes]
         return status, log, built.read_bytes() if status == 0 and built.is_file() and not built.is_symlink() else b""
 
 
+def _environment() -> dict[str, str]:
+    """What a compiler needs of the user's environment; nothing else of it is any of its business."""
+    return {"LC_ALL": "C.UTF-8", **{name: os.environ[name] for name in _PASSED if name in os.environ}}
+
+
 def _wrap(compiler: str, scratch: str) -> list[str]:
     """bubblewrap's command line: the toolchain read-only, the scratch folder, nothing else."""
-    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"]
-    command += ["--setenv", "PATH", os.environ.get("PATH", "/usr/bin:/bin"), "--setenv", "LC_ALL", "C.UTF-8"]
-    real = Path(compiler).resolve()
-    places = [*_SYSTEM]
-    if not real.is_relative_to("/usr"):
-        places += [str(real.parent.parent), str(Path(compiler).parent)]
-    for place in places:
+    command = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--tmpfs", "/tmp"]
+    for name, value in _environment().items():
+        command += ["--setenv", name, value]
+    for place in (*_SYSTEM, *_toolchain(compiler)):
         if os.path.islink(place):
             command += ["--symlink", os.readlink(place), place]
         elif os.path.exists(place):
             command += ["--ro-bind", place, place]
-    return [
-        *command,
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/tmp",
-        "--bind",
-        scratch,
-        "/work",
-        "--chdir",
-        "/work",
-    ]
+    return [*command, "--proc", "/proc", "--dev", "/dev", "--bind", scratch, "/work", "--chdir", "/work"]
+
+
+def _toolchain(compiler: str) -> list[str]:
+    """Where a compiler outside the system's folders lives: its prefix (bin beside lib), else its own folder."""
+    places = []
+    for path in dict.fromkeys((Path(compiler).absolute(), Path(compiler).resolve())):
+        if not any(path.is_relative_to(place) for place in _SYSTEM):
+            prefix = path.parent.parent
+            whole = path.parent.name == "bin" and (prefix / "lib").is_dir() and prefix != Path.home()
+            places.append(str(prefix if whole else path.parent))
+    return places
 
 
 def _run(command: list[str], folder: str, deadline: float) -> tuple[int, str]:
     """Exit status and output. The process and its children are killed at the deadline (seconds)."""
-    environment = {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": "/tmp" if command[0] == "bwrap" else folder}
+    environment = {**_environment(), "TMPDIR": "/tmp" if command[0] == "bwrap" else folder}
     process = subprocess.Popen(
         command,
         cwd=folder,
