@@ -8,10 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from autokernel.errors import EvaluationsSpent
 from autokernel.generate import Schedule
 from autokernel.graph.lower import lower
-from autokernel.propose import Brief
-from autokernel.propose.search import CURIOSITY, Effects, SearchProposer, log_speeds
+from autokernel.propose import EVALUATION, Brief
+from autokernel.propose.search import CURIOSITY, OPENING, Effects, SearchProposer, log_speeds
 from autokernel.propose.wording import hypothesis
 from autokernel.records import Decision, Task, TensorSpec, Trial
 
@@ -64,7 +65,7 @@ def sha(source):
 
 
 def evaluate(source):
-    raise AssertionError("the search asks for no evaluations of its own")
+    raise EvaluationsSpent(author="search", limit=0)
 
 
 def simulate(task, speed, rounds, author=None):
@@ -100,6 +101,37 @@ def test_the_first_proposal_is_the_first_guess_and_says_what_it_is(softmax):
     proposal = SearchProposer().propose(brief(softmax), evaluate)
     assert proposal.author == "search" and proposal.language == "cpp" and "SOURCE" in proposal.source
     assert proposal.hypothesis.startswith("first guess") and proposal.predicted_gain > 0
+
+
+def test_the_opening_proposes_the_fastest_of_its_evaluations_and_resumes_them(softmax):
+    asked = []
+
+    def quick(source):
+        asked.append(sha(source))
+        return SimpleNamespace(timing=SimpleNamespace(speedup=1.3 if len(asked) == 3 else 1.1))
+
+    author = SearchProposer()
+    proposal = author.propose(brief(softmax), quick)
+    assert len(set(asked)) == OPENING and sha(proposal.source) == asked[2]
+    assert proposal.hypothesis.startswith(f"fastest of {OPENING}") and "1.3" not in proposal.hypothesis
+    history = [
+        trial(n, 1.5 if n == 1 else 1.0, False).model_copy(update={"reason": f"{EVALUATION} by the author"})
+        for n in range(2)
+    ]
+    known, asked[:] = asked[:2], []
+    resumed = SearchProposer().propose(brief(softmax, history, known), lambda source: quick(source))
+    assert len(asked) == OPENING - 2 and sha(resumed.source) == known[1]
+
+
+def test_a_task_with_a_proposal_behind_it_has_no_opening(softmax):
+    first = SearchProposer().propose(brief(softmax), evaluate)
+    with pytest.raises(AssertionError, match="asked"):
+        SearchProposer().propose(brief(softmax), _must_not_be_asked)
+    assert SearchProposer().propose(brief(softmax, [trial(0, 1.2, True)], [sha(first.source)]), _must_not_be_asked)
+
+
+def _must_not_be_asked(source):
+    raise AssertionError("asked")
 
 
 def test_no_source_is_proposed_twice_and_each_says_what_it_changes(softmax):

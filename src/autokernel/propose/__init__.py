@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from autokernel.task import LoadedTask
 
 
+EVALUATION = "evaluation"  # how the reason of a trial begins that an author asked for and did not propose
+
+
 @dataclass(frozen=True)
 class Brief:
     """Exactly what an author is told about one task."""

@@ -1,10 +1,11 @@
 """The built-in author: generated kernels, and a search over their schedules. No network, no language model.
 
-The space of a task (`generate.schedules`) is finite and ordered. The first proposal is its first guess; every later one
-is the untried schedule that an additive model of the trials so far expects most of: each choice that differs from the
-best schedule has an effect on the logarithm of the speed, fitted by ridge regression, and choices never tried get the
-benefit of the doubt. Schedules near the best one are preferred, since effects add up well only nearby. Nothing is
-remembered outside the brief, so a resumed search goes on where it stopped.
+The space of a task (`generate.schedules`) is finite and ordered. The first proposal is the fastest of its first few
+schedules, each asked after with one short evaluation, since judging a kernel to the end costs as much as ten of those.
+Every later one is the untried schedule that an additive model of the trials so far expects most of: each choice that
+differs from the best schedule has an effect on the logarithm of the speed, fitted by ridge regression, and choices
+never tried get the benefit of the doubt. Schedules near the best one are preferred, since effects add up well only
+nearby. Nothing is remembered outside the brief, so a resumed search goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from autokernel.errors import NotGenerated
+from autokernel.errors import EvaluationsSpent, NotGenerated
 from autokernel.generate import Schedule
 from autokernel.generate.space import Space
-from autokernel.propose import Brief
+from autokernel.propose import EVALUATION, Brief
 from autokernel.propose.wording import hypothesis
 from autokernel.records import Decision, Proposal, Trial, Verdict
 
@@ -29,6 +30,7 @@ STEP = 0.015  # log-speed debited for each further choice that differs from the 
 PAYS = 0.004  # expected gain below which the search ends
 FAILED = -0.7  # log-speed credited to a schedule that was not accepted
 RIDGE = 0.1
+OPENING = 5  # schedules that a task's first proposal is chosen from
 PATIENCE = 6  # refused kernels, with none accepted, after which a task is given up
 
 
@@ -63,6 +65,7 @@ class _Next:
     schedule: Schedule
     expected: float  # log-speed against the best so far
     base: Schedule | None  # what it is a variation of
+    words: str = ""  # instead of saying what differs from `base`
 
 
 class SearchProposer:
@@ -76,14 +79,16 @@ class SearchProposer:
     def propose(self, brief: Brief, evaluate: Callable[[str], Verdict]) -> Proposal | None:
         """The untried schedule that promises most; None when nothing is left that could pay."""
         known = self._known(brief)
-        chosen = _next(brief, known) if known is not None else None
-        if known is None or chosen is None:
+        if known is None:
+            return None
+        chosen = _opening(brief, known, evaluate) or _next(brief, known)
+        if chosen is None:
             return None
         return Proposal(
             source=known.sources[chosen.schedule],
             language="cpp",
             author=self.name,
-            hypothesis=hypothesis(chosen.schedule, chosen.base),
+            hypothesis=chosen.words or hypothesis(chosen.schedule, chosen.base),
             predicted_gain=round(math.expm1(max(chosen.expected, 0.0)), 4),
             schedule=str(chosen.schedule),
         )
@@ -119,6 +124,34 @@ class SearchProposer:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _opening(brief: Brief, known: _Known, evaluate: Callable[[str], Verdict]) -> _Next | None:
+    """Before a task's first proposal: the fastest of its first schedules. None once there was one, or if none is right.
+
+    Evaluations are in the journal, so a resumed opening asks only for what is missing.
+    """
+    if any(not trial.reason.startswith(EVALUATION) for trial in brief.history):
+        return None
+    speeds = {
+        known.by_hash[source]: trial.speedup_vs_incumbent
+        for trial, source in zip(brief.history, brief.sources, strict=True)
+        if source in known.by_hash
+    }
+    for schedule in list(known.sources)[:OPENING]:
+        if schedule in speeds:
+            continue
+        try:
+            verdict = evaluate(known.sources[schedule])
+        except EvaluationsSpent:
+            break
+        speeds[schedule] = verdict.timing.speedup if verdict.timing is not None else None
+    measured = {schedule: speed for schedule, speed in speeds.items() if speed is not None}
+    if not measured:
+        return None
+    best = max(measured, key=lambda schedule: measured[schedule])
+    words = f"fastest of {len(measured)} in short runs: {best}"
+    return _Next(best, math.log(measured[best]), None, words)
 
 
 def _next(brief: Brief, known: _Known) -> _Next | None:
