@@ -32,7 +32,7 @@ from autokernel.workload import Workload, load
 
 Say = Callable[[str], None]
 
-VERIFY_SECONDS = 90.0
+VERIFY_SECONDS = 100.0
 
 
 def load_workload(target: str, options: Options) -> Workload:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Call = Callable[[], object]
 
-BLOCK_SECONDS = 0.1
+BLOCK_SECONDS = 0.05  # more rounds of short blocks tell more than few long ones where single calls are disturbed
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def measure(
     *,
     seconds: float,
     min_rounds: int = 6,
-    max_rounds: int = 60,
+    max_rounds: int = 100,
     block_seconds: float = BLOCK_SECONDS,
     generator: random.Random | None = None,
 ) -> Rounds:
