@@ -1,5 +1,6 @@
 """Timed blocks: every call on values never seen, and each way to skip work refused. No test depends on how fast."""
 
+import math
 import random
 
 import pytest
@@ -9,7 +10,18 @@ from hypothesis import strategies as st
 
 from autokernel.judge.buffers import BufferSet
 from autokernel.judge.sandbox import ChildFailure, Kernel, Sandbox
-from autokernel.judge.timing import MAX_BYTES, MAX_SETS, Plan, last_level_cache, measure_block, plan, rolling
+from autokernel.judge.timing import (
+    MAX_BYTES,
+    MAX_SETS,
+    Plan,
+    last_level_cache,
+    measure_block,
+    plan,
+    probe,
+    rolling,
+    round_overhead,
+    seconds_per_call,
+)
 from autokernel.records import Reason, TensorSpec
 
 DEADLINE = 60.0
@@ -147,6 +159,57 @@ def test_trusted_opponents_are_checked_the_same_way(sandbox, sets):
         order=random.Random(1),
     )
     assert found.seconds > 0
+
+
+FORGED = {
+    "dawdling in short rounds": """
+import sys, time, torch
+def launch(x, index, out):
+    torch.mul(x, 2, out=out)
+    time.sleep(0.001)
+    if sys._getframe(2).f_locals["count"] == 2:
+        time.sleep(0.0029)
+""",
+    "a round's work in its first call": """
+import sys, time
+def launch(x, index, out):
+    frame = sys._getframe(2)
+    if frame.f_locals["call"] is frame.f_locals["order"][0]:
+        time.sleep(0.008)
+    out.copy_(x * 2)
+""",
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_kernel_that_knows_how_long_its_round_is_gains_nothing(sandbox, sets, name):
+    """Both take 1 ms a call and make the slope nearly flat."""
+    found = block(sandbox, FORGED[name], sets, overhead=0.001)
+    assert found.seconds > 0.0008
+    assert found.overhead > 0.004, "by its slope alone it would be several times as fast"
+
+
+def test_a_round_of_our_own_kernel_tells_what_a_round_costs_besides(sandbox, sets):
+    found = measure_block(sandbox, probe(2), sets, PLAN, refresh=rolling([X, INDEX]), deadline=DEADLINE)
+    assert 0 <= found.overhead < max(seconds for _, seconds in found.rounds)
+
+
+def rounds(short, long):
+    return [(2, short)] * 5 + [(8, long)] * 5
+
+
+def test_a_candidate_is_not_credited_with_its_intercept():
+    honest, forged = rounds(0.3, 0.9), rounds(0.85, 0.9)
+    assert seconds_per_call(honest, PLAN, 0.1) == pytest.approx(0.1)
+    assert round_overhead(honest, PLAN) == pytest.approx(0.1)
+    assert seconds_per_call(forged, PLAN, 0.1) == pytest.approx(0.1)
+    assert seconds_per_call(forged, PLAN, math.inf) == pytest.approx(0.05 / 6)
+
+
+@given(st.floats(1e-7, 10), st.floats(1e-7, 10), st.floats(0, 10))
+def test_a_time_a_call_is_positive_and_no_less_than_the_long_rounds_say(short, long, overhead):
+    found = seconds_per_call(rounds(short, long), PLAN, overhead)
+    assert found > 0 and found >= (long - overhead) / PLAN.long
 
 
 def test_too_few_sets_for_a_plan_are_an_error(sandbox, sets):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from autokernel.judge.cases import Cases
 from autokernel.judge.children import ChildFailure, Kernel
 from autokernel.judge.oracle import one_thread
 from autokernel.judge.sandbox import Sandbox
-from autokernel.judge.timing import Block, Plan, Refresh, measure_block, plan, rolling
+from autokernel.judge.timing import MAX_BYTES, Block, Plan, Refresh, measure_block, plan, probe, rolling
 from autokernel.judge.tolerance import compare
 from autokernel.records import Ceilings, Reason, TensorSpec, Timing
 from autokernel.task.inputs import draw
@@ -30,6 +31,7 @@ MOST_CONFIRM_PAIRS = 12
 CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
+_LEAST_PAIRS_TO_JUDGE = 4  # one block may be off by anything on a busy machine
 
 
 class Contest:
@@ -40,13 +42,15 @@ class Contest:
         self.task = cases.task
         self._sets: list[BufferSet] = []
         self._rough: dict[Kernel, float] = {}
+        self._overheads: deque[float] = deque(maxlen=5)
         self._order = random.SystemRandom()
 
     def planned(self, opponent: Kernel, candidate: Kernel, trusted_candidate: bool) -> tuple[Plan, Plan]:
         """Blocks for each, over the same sets, so that the caches are as cold for one as for the other.
 
-        A first block of each tells how long its call takes.
+        A first block of each tells how long its call takes. The overhead of a round is measured anew, too.
         """
+        self._measure_overhead()
         try:
             theirs = self._seconds(opponent, opponent.kind in ("eager", "inductor"))
         except ChildFailure as failure:
@@ -68,7 +72,26 @@ class Contest:
 
     def block(self, kernel: Kernel, planned: Plan, trusted: bool) -> Block:
         """One block. Raises ChildFailure; a wrong output among the timed ones is one, too."""
-        return self._block(kernel, planned, None if trusted else self._verify)
+        if trusted:
+            return self._block(kernel, planned, None, math.inf)
+        if not self._overheads:
+            self._measure_overhead()
+        return self._block(kernel, planned, self._verify, self.overhead)
+
+    @property
+    def overhead(self) -> float:
+        """Seconds that a round takes besides its calls, as last measured on a kernel of ours; 0 before that."""
+        return statistics.median(self._overheads) if self._overheads else 0.0
+
+    def _measure_overhead(self) -> None:
+        ours = probe(len(self.task.inputs))
+        sets = max(2, min(4, MAX_BYTES // max(self._set_bytes(), 1)))
+        try:
+            block = self._block(ours, Plan(sets=sets, short=1, long=sets, rounds=6), None, math.inf)
+            self._overheads.append(block.overhead)
+        except ChildFailure as failure:
+            detail = f"{failure.reason.replace('_', ' ')}: {failure.detail}"
+            raise NotTimed(what="a kernel that only fills its outputs", task=self.task.id, detail=detail) from failure
 
     def fresh_values(self) -> None:
         """New draws for every set: what a confirmation runs on has nothing in common with what came before."""
@@ -133,7 +156,8 @@ class Contest:
         """What this device was measured to reach on the task's bytes and operations; None without ceilings."""
         if self.ceilings is None:
             return None
-        return self.ceilings.floor_us(self.task.flops, self.task.min_bytes, self.task.inputs[0].dtype)
+        dtype = self.task.outputs[0].dtype if self.task.outputs else "float32"
+        return self.ceilings.floor_us(self.task.flops, self.task.min_bytes, dtype)
 
     def impossible_us(self) -> float:
         """No kernel takes less here: two 64-byte accesses and two 64-byte multiply-adds a cycle and core, at 6 GHz."""
@@ -142,14 +166,16 @@ class Contest:
 
     # --- one block ----------------------------------------------------------------------------------------------------
 
-    def _block(self, kernel: Kernel, planned: Plan, verify: Callable[[Sequence[BufferSet]], None] | None) -> Block:
+    def _block(
+        self, kernel: Kernel, planned: Plan, verify: Callable[[Sequence[BufferSet]], None] | None, overhead: float
+    ) -> Block:
         with one_thread():
             while len(self._sets) < planned.sets:
                 inputs = draw(self.task, self.cases.seed("timed inputs"))
                 self._sets.append(BufferSet.create(inputs, self.task.outputs))
             return measure_block(
                 self.sandbox, kernel, self._sets, planned,
-                refresh=self._refresh(), deadline=self.deadline, verify=verify,
+                refresh=self._refresh(), deadline=self.deadline, overhead=overhead, verify=verify,
             )  # fmt: skip
 
     def _refresh(self) -> Refresh:
@@ -201,7 +227,12 @@ def disagreement(claimed_us: Sequence[float], bound_us: float) -> str | None:
 
 
 def impossible(timing: Timing, bound_us: float) -> Reason | None:
-    """`time_impossible` when the candidate is faster than any kernel can be, or four times what the device reached."""
+    """`time_impossible` when the candidate is faster than any kernel can be, or four times what the device reached.
+
+    Fewer than four pairs tell nothing of the kind.
+    """
+    if timing.pairs < _LEAST_PAIRS_TO_JUDGE:
+        return None
     if timing.candidate_us < bound_us:
         return Reason.time_impossible
     if timing.floor_us is not None and timing.candidate_us * 4 < timing.floor_us and not math.isinf(timing.floor_us):

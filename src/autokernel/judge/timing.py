@@ -4,8 +4,13 @@ A block is a series of rounds in random order, short and long. Before each round
 round will touch new values and poisons its outputs, while the child is stopped; in the round each set is used once. So
 there is no repeat that a cache of outputs, or a skipped launch, could answer from: every timed call is one whose output
 must be written. (The other design, verified blocks around timed loops that repeat their inputs, can't tell a kernel
-that saves a third of the work on repeats from noise.) The time a call is the slope between short and long rounds, which
-cancels what a round costs besides: waking the child, the parent's read of a sample of the outputs.
+that saves a third of the work on repeats from noise.)
+
+The time a call is the slope between short and long rounds, which cancels what a round costs besides: waking the child,
+the parent's read of a sample of the outputs. A candidate can learn how long a round is (it's in the frames above it),
+and make the slope small by dawdling in short rounds, or by doing a whole round's work in its first call. So nothing
+untrusted is credited with its own intercept: its time a call is at least what its long rounds took less the overhead
+of a round, and that is measured on a kernel of ours (`probe`).
 
 A round is refused when sampled outputs were written after "done" or not at all (`Child.loop`), and after one round,
 chosen in secret, canaries and inputs are looked at and `verify` compares the outputs.
@@ -37,6 +42,17 @@ MAX_BYTES = 1 << 29
 _ROUND_SECONDS = 3e-3
 _DEFAULT_CACHE = 32 << 20
 _MOVABLE_DOMAINS = ("real", "positive", "unit")
+_PROBE = """
+import torch
+
+scratch = torch.empty(1 << 17)
+
+
+def launch(*tensors):
+    scratch.fill_(1)
+    for out in tensors[{inputs}:]:
+        out.fill_(1)
+"""
 
 Refresh = Callable[[BufferSet, random.Random], None]
 Verify = Callable[[Sequence[BufferSet]], None]
@@ -54,9 +70,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Block:
-    """`seconds` a call. `claimed`: the same slope by the child's own clock (diagnostic). `rounds`: (calls, seconds)."""
+    """`seconds` a call. `overhead`: of a round, by its own slope. `claimed`: the slope by the child's clock (diagnostic).
+
+    `rounds`: (calls, seconds).
+    """
 
     seconds: float
+    overhead: float
     claimed: float
     rounds: tuple[tuple[int, float], ...]
 
@@ -88,13 +108,15 @@ def measure_block(
     *,
     refresh: Refresh,
     deadline: float,
+    overhead: float = 0.0,
     verify: Verify | None = None,
     order: random.Random | None = None,
 ) -> Block:
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards.
 
     `refresh(set, random)` gives a set new inputs (see `rolling`). `verify(sets of a round)` raises ChildFailure when
-    outputs are wrong; it is called once. `deadline`: seconds for each step. Raises ChildFailure, SandboxDied.
+    outputs are wrong; it is called once. `deadline`: seconds for each step. `overhead`: see `seconds_per_call`.
+    Raises ChildFailure, SandboxDied.
     """
     draw = order or random.SystemRandom()
     used = list(sets[: planned.sets])
@@ -105,9 +127,9 @@ def measure_block(
     checked = draw.choice([i for i, calls in enumerate(kinds) if calls == planned.long])
     parent: list[tuple[int, float]] = []
     claims: list[tuple[int, float]] = []
+    _prepare(used, refresh, draw)  # before there is a child: what another side computed here is not for its eyes
     child = sandbox.spawn(kernel, used, deadline=deadline)
     try:
-        _prepare(used, refresh, draw)
         child.loop(len(used), deadline)  # warm-up: pages, threads, whatever a kernel sets up on its first call
         for index, calls in enumerate(kinds):
             first = draw.randrange(len(used))
@@ -119,7 +141,17 @@ def measure_block(
                 _look(touched, verify)
     finally:
         child.close()
-    return Block(_slope(parent, planned), _slope(claims, planned), tuple(parent))
+    return Block(
+        seconds_per_call(parent, planned, overhead),
+        round_overhead(parent, planned),
+        seconds_per_call(claims, planned, math.inf),
+        tuple(parent),
+    )
+
+
+def probe(inputs: int) -> Kernel:
+    """A kernel of ours to measure a round's overhead with: it wakes what threads there are and fills the outputs."""
+    return Kernel("source", _PROBE.format(inputs=inputs))
 
 
 def rolling(specs: Sequence[TensorSpec]) -> Refresh:
@@ -162,17 +194,29 @@ def _look(sets: Sequence[BufferSet], verify: Verify | None) -> None:
         verify(sets)
 
 
-def _slope(rounds: Sequence[tuple[int, float]], planned: Plan) -> float:
-    """Seconds a call: from short to long rounds, the increase of the lower quartile over the increase in calls.
+def seconds_per_call(rounds: Sequence[tuple[int, float]], planned: Plan, overhead: float) -> float:
+    """The slope from short to long rounds, but no less than what long rounds took beyond `overhead` (of a round).
 
-    Quartiles, because what disturbs a round only ever adds time. Where noise makes that no time at all (a machine
-    under load, a kernel of a few microseconds), the long rounds' own time a call stands in, which includes what a
-    round costs besides.
+    `overhead` is infinite for a side that is trusted: then the slope alone counts. Quartiles, because what disturbs a
+    round only ever adds time. Where noise makes that no time at all (a machine under load, a kernel of a few
+    microseconds), the long rounds' own time a call stands in, which includes what a round costs besides.
     """
+    slope, long = _slope(rounds, planned)
+    found = max(slope, (long - overhead) / planned.long)
+    return found if found > 0 else long / planned.long
+
+
+def round_overhead(rounds: Sequence[tuple[int, float]], planned: Plan) -> float:
+    """What a round takes beyond its calls, by the slope: to be believed of a kernel of ours only. Seconds, ≥ 0."""
+    slope, long = _slope(rounds, planned)
+    return max(0.0, long - max(slope, 0.0) * planned.long)
+
+
+def _slope(rounds: Sequence[tuple[int, float]], planned: Plan) -> tuple[float, float]:
+    """The increase of the lower quartile over the increase in calls, and the long rounds' quartile."""
     short = _quartile([s for calls, s in rounds if calls == planned.short])
     long = _quartile([s for calls, s in rounds if calls == planned.long])
-    slope = (long - short) / (planned.long - planned.short)
-    return slope if slope > 0 else long / planned.long
+    return (long - short) / (planned.long - planned.short), long
 
 
 def _quartile(values: Sequence[float]) -> float:
