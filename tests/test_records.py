@@ -9,6 +9,7 @@ from autokernel.errors import AutokernelError, BrokenFile, NewerSchema, RunLocke
 from autokernel.records import (
     Ceilings,
     Decision,
+    ErrorFigures,
     FirstIncumbent,
     Outcome,
     Proof,
@@ -174,3 +175,21 @@ def test_an_error_keeps_its_values():
     error = RunLocked(path="runs/x", owner="process 7")
     assert error.values == {"path": "runs/x", "owner": "process 7"}
     assert str(error).startswith("Run runs/x is in use by process 7.\n")
+
+
+def test_figures_without_a_finite_value_are_written_as_none_and_read_back(tmp_path):
+    inf, nan = float("inf"), float("nan")
+    figures = ErrorFigures(max=inf, rmse=nan, eager_max=0.5, eager_rmse=-inf, tolerance=inf)
+    verdict = a_verdict(verdict=Outcome.rejected, reason=Reason.wrong_values, timing=None, error=figures)
+    (tmp_path / "1.json").write_text(verdict.dump())
+    assert Verdict.load(tmp_path / "1.json") == verdict
+    assert verdict.error == ErrorFigures(max=None, rmse=None, eager_max=0.5, eager_rmse=None, tolerance=None)
+
+
+def test_the_bounds_of_a_timing_are_finite(tmp_path):
+    inf = float("inf")
+    timing = Timing(incumbent_us=2.0, candidate_us=1.0, speedup=2.0, ci_low=-inf, ci_high=inf, floor_us=inf, pairs=2)
+    (tmp_path / "1.json").write_text(a_verdict(timing=timing).dump())
+    read = Verdict.load(tmp_path / "1.json").timing
+    assert read == timing
+    assert (read.ci_low, read.floor_us) == (0.0, None) and read.ci_high > 1e300

@@ -9,14 +9,34 @@ from __future__ import annotations
 import enum
 import itertools
 import json
+import math
+import sys
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from autokernel.errors import BrokenFile, NewerSchema
 
 SCHEMA = 1
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _lower(value: Any) -> Any:
+    return 0.0 if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _upper(value: Any) -> Any:
+    return sys.float_info.max if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# JSON has neither infinity nor NaN: a figure without a finite value is None, a bound that says nothing is the widest
+Finite = Annotated[float | None, BeforeValidator(_finite)]
+LowerBound = Annotated[float, BeforeValidator(_lower)]
+UpperBound = Annotated[float, BeforeValidator(_upper)]
 
 
 class Record(BaseModel):
@@ -209,13 +229,16 @@ class StageResult(Record):
 
 
 class ErrorFigures(Record):
-    """Largest over all checked outputs. `max` and `rmse` are the candidate's against the float64 oracle."""
+    """Largest over all checked outputs. `max` and `rmse` are the candidate's against the float64 oracle.
 
-    max: float
-    rmse: float
-    eager_max: float
-    eager_rmse: float
-    tolerance: float  # largest |err| / tolerance; above 1 is a failure
+    None: not a finite number (an infinity or NaN where a value was due).
+    """
+
+    max: Finite
+    rmse: Finite
+    eager_max: Finite
+    eager_rmse: Finite
+    tolerance: Finite  # largest |err| / tolerance; above 1 is a failure
 
 
 class Timing(Record):
@@ -224,12 +247,12 @@ class Timing(Record):
     incumbent_us: float
     candidate_us: float
     speedup: float
-    ci_low: float
-    ci_high: float
+    ci_low: LowerBound
+    ci_high: UpperBound
     confidence: float = 0.95
-    floor_us: float | None = None
-    ceiling_us: float | None = None
-    pct_of_ceiling: float | None = None
+    floor_us: Finite = None
+    ceiling_us: Finite = None
+    pct_of_ceiling: Finite = None
     pairs: int
     clock: str = "parent"
     confirmed: bool = False
@@ -411,8 +434,6 @@ class Ceilings(Document):
 
     def bytes_per_second(self, size: int) -> float:
         """Bandwidth at a size, interpolated between the measured points (log of the size)."""
-        import math
-
         points = self.bandwidth
         if size <= points[0][0]:
             return points[0][1]
@@ -457,12 +478,15 @@ class BaselineRow(Record):
 
 
 class OutputRow(Record):
-    """One output of the model: largest |err| against float64 (ours, eager), and the largest |err| / tolerance."""
+    """One output of the model: largest |err| against float64 (ours, eager), and the largest |err| / tolerance.
+
+    An error of None is not a finite number, as in `ErrorFigures`; `worst` is then the largest number there is.
+    """
 
     name: str
-    max_error: float
-    eager_max_error: float
-    worst: float
+    max_error: Finite
+    eager_max_error: Finite
+    worst: UpperBound
     top1_agreement: float | None = None
     passed: bool
 

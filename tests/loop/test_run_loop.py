@@ -2,12 +2,12 @@ import time
 
 import pytest
 
-from autokernel.errors import EvaluationsSpent, SandboxDied
+from autokernel.errors import EvaluationsSpent, NoCompiler, NotTimed, SandboxDied
 from autokernel.loop import Budget
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.run import run_loop
 from autokernel.loop.signals import StopFlag
-from autokernel.records import Decision
+from autokernel.records import Decision, ErrorFigures
 from autokernel.testing.authors import RecordedDevice, ScriptedProposer, kernel
 from autokernel.testing.paper import loaded, paper_run
 
@@ -200,6 +200,93 @@ def test_a_dead_sandbox_ends_the_run_and_gives_up_the_experiment(folder):
         run(folder, {NORM: [kernel(50.0)]}, Dying({NORM: 100.0}, {}))
     assert folder.trials == ()
     assert list(folder.journal.repository.refs("lost")) == [1]
+
+
+def test_a_run_with_a_kernel_whose_error_is_infinite_can_be_resumed(folder):
+    class Strict(RecordedDevice):
+        def _judge(self, job):
+            verdict = super()._judge(job)
+            inf = float("inf")
+            figures = ErrorFigures(max=inf, rmse=inf, eager_max=0.0, eager_rmse=0.0, tolerance=inf)
+            return verdict.model_copy(update={"error": figures})
+
+    sources = {NORM: [kernel(20.0, wrong=True), kernel(50.0)]}
+    device = Strict({NORM: 100.0, GELU: 50.0}, {NORM: 60.0, GELU: 80.0})
+    run(folder, sources, device, budget=Budget(experiments=1))
+    run(folder, sources, device)
+    assert [trial.correctness for trial in folder.trials] == ["FAIL", "PASS"]
+    assert folder.journal.verdict(1).error.tolerance is None
+
+
+def test_a_run_goes_on_when_the_verdict_of_a_reverted_kernel_is_damaged(folder):
+    sources = {NORM: [kernel(20.0, wrong=True), kernel(50.0)]}
+    run(folder, sources, budget=Budget(experiments=1))
+    (folder.path / "verdicts" / "1.json").write_text("{")
+    run(folder, sources)
+    assert [trial.decision for trial in folder.trials] == [Decision.reverted, Decision.kept]
+
+
+def test_a_machine_without_a_compiler_is_no_reason_to_settle_for_eager(folder):
+    class Bare(RecordedDevice):
+        def _time(self, where, first, second):
+            raise NoCompiler(looked_for="g++")
+
+    with pytest.raises(NoCompiler):
+        run(folder, {NORM: [kernel(50.0)]}, Bare({NORM: 100.0}, {}))
+    assert folder.first_incumbent(NORM) is None
+    run(folder, {NORM: [kernel(50.0)]})
+    assert folder.first_incumbent(NORM).kind == "inductor"
+
+
+def test_a_task_that_eager_can_not_be_timed_on_costs_its_experiments_not_the_run(folder):
+    lines = []
+    device = a_device(eager_us={GELU: 50.0})
+    result = run(folder, {NORM: [kernel(50.0)], GELU: [kernel(45.0)]}, device, say=lines.append)
+    assert [trial.task for trial in folder.trials] == [GELU]
+    assert folder.first_incumbent(NORM) is None
+    assert any(line.startswith("  01-norm: no baseline: ") for line in lines)
+    assert result.winners == (GELU,)
+
+
+def test_an_experiment_that_can_not_be_timed_is_a_line_and_is_not_repeated(folder):
+    class Shaky(RecordedDevice):
+        def _judge(self, job):
+            if "us=55" in job.source:
+                raise NotTimed(what="kernel", task=NORM, detail="on purpose")
+            return super()._judge(job)
+
+    sources = {NORM: [kernel(55.0), kernel(50.0)]}
+    device = Shaky({NORM: 100.0, GELU: 50.0}, {NORM: 60.0, GELU: 80.0})
+    run(folder, sources, device)
+    run(folder, sources, device)
+    assert columns(folder, "correctness", "decision") == [("ERROR", Decision.reverted), ("PASS", Decision.kept)]
+    assert "on purpose" in folder.journal.verdict(1).explanation
+
+
+def test_a_best_ever_that_can_not_be_timed_does_not_end_the_run(folder):
+    best = kernel(50.0, padding=30)
+
+    class Shaky(RecordedDevice):
+        def _time(self, where, first, second):
+            if first.source == best and second.source == script[2]:
+                raise NotTimed(what="kernel", task=NORM, detail="on purpose")
+            return super()._time(where, first, second)
+
+    script = [best, kernel(50.1, padding=12), kernel(50.2, padding=2)]
+    lines = []
+    device = Shaky({NORM: 100.0, GELU: 50.0}, {NORM: 60.0, GELU: 80.0}, noise=0.0015)
+    run(folder, {NORM: script}, device, say=lines.append)
+    assert len(folder.trials) == 3
+    assert any("not timed against the best ever" in line for line in lines)
+
+
+def test_an_authors_evaluations_stop_at_the_budget_of_experiments(folder):
+    def ask(brief, evaluate):
+        for step in range(5):
+            evaluate(kernel(30.0 + step))
+
+    result = run(folder, {NORM: [kernel(30.0)]}, before=ask, budget=Budget(experiments=3))
+    assert result.experiments == len(folder.trials) == 3
 
 
 def test_an_authors_own_evaluations_are_journaled_bounded_and_never_kept(folder):

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from autokernel.errors import AutokernelError, JudgeUnsound, SandboxDied
+from autokernel.errors import AutokernelError, NotComputable, NotTimed
 from autokernel.execute import Comparison, Executor, Job, Side
 from autokernel.loop.decide import Ruling, Standing, clearly_shorter, could_be_simpler, decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.signals import StopFlag
-from autokernel.loop.state import EVALUATION, TaskState
-from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reason, Timing, Trial, Verdict
+from autokernel.loop.state import EVALUATION, TaskState, sha256
+from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reason, Stage, Timing, Trial, Verdict
 
 Baseline = Literal["eager", "inductor"]
 
@@ -49,7 +49,11 @@ class Bench:
 
 
 def first_incumbent(bench: Bench, state: TaskState) -> FirstIncumbent:
-    """The faster of the region in eager and alone under Inductor; measured once a run, kept in the run's folder."""
+    """The faster of the region in eager and alone under Inductor; measured once a run, kept in the run's folder.
+
+    Where Inductor can't be timed it is eager, which must be shown to run: else NotTimed or NotComputable is raised, as
+    are the judge's own failures, and nothing is kept, so that a resumed run measures again.
+    """
     if state.first is not None:
         return state.first
     started = time.monotonic()
@@ -58,10 +62,9 @@ def first_incumbent(bench: Bench, state: TaskState) -> FirstIncumbent:
     try:
         timing = _compare(bench, state, Side(kind="eager"), Side(kind="inductor"), _CHOOSING_PAIRS)
         kind = "inductor" if timing.speedup > 1.0 else "eager"
-    except (SandboxDied, JudgeUnsound):
-        raise
-    except AutokernelError as error:
+    except (NotTimed, NotComputable) as error:
         note = f"Inductor can't be timed on this region: {error}"
+        _compare(bench, state, Side(kind="eager"), Side(kind="eager"), 2)  # what failed may be eager itself
     state.first = FirstIncumbent(
         task=state.task.id, kind=kind, timing=timing, note=note, seconds=round(time.monotonic() - started, 3)
     )
@@ -84,6 +87,9 @@ def experiment(
         try:
             with bench.stop.interruptible():
                 verdict, ruling = _judge(bench, state, proposal.source, evaluation)
+        except (NotTimed, NotComputable) as error:  # this task's trouble: a line of its own, not the end of the run
+            verdict = _without_answer(state, proposal.source, error)
+            ruling = decide(verdict, proposal.source, Standing(state.incumbent), bench.min_gain)
         except BaseException:
             journal.abandon(flight)
             raise
@@ -110,6 +116,20 @@ def _judge(bench: Bench, state: TaskState, source: str, evaluation: bool) -> tup
     if ruling.decision is Decision.kept:
         verdict = _with_baselines(bench, state, source, verdict, first)
     return verdict, ruling
+
+
+def _without_answer(state: TaskState, source: str, error: AutokernelError) -> Verdict:
+    """The verdict of an experiment that the judge could not settle."""
+    return Verdict(
+        task=state.task.id,
+        kernel_sha256=sha256(source),
+        device=state.task.device_class,
+        isolation="none",
+        verdict=Outcome.error,
+        stage=Stage.timing,
+        reason=Reason.harness,
+        explanation=str(error),
+    )
 
 
 def _second_look(bench: Bench, state: TaskState, source: str, verdict: Verdict) -> Verdict:
@@ -141,7 +161,11 @@ def _versus_best(bench: Bench, state: TaskState, source: str, verdict: Verdict) 
     if verdict.verdict is not Outcome.accepted or not could_be_simpler(source, state.incumbent, verdict.timing):
         return None
     best = Side(kind="kernel", source=state.best_ever)
-    return _compare(bench, state, best, Side(kind="kernel", source=source), _BEST_EVER_PAIRS)
+    try:
+        return _compare(bench, state, best, Side(kind="kernel", source=source), _BEST_EVER_PAIRS)
+    except (NotTimed, NotComputable) as error:
+        bench.say(f"  {state.task.id}: not timed against the best ever: {error}")
+        return None
 
 
 def _with_baselines(bench: Bench, state: TaskState, source: str, verdict: Verdict, first: FirstIncumbent) -> Verdict:
@@ -157,9 +181,7 @@ def _with_baselines(bench: Bench, state: TaskState, source: str, verdict: Verdic
         try:
             pairs = _BASELINE_PAIRS if kind == first.kind else _OTHER_PAIRS
             timing = _compare(bench, state, Side(kind=kind), Side(kind="kernel", source=source), pairs)
-        except (SandboxDied, JudgeUnsound):
-            raise
-        except AutokernelError as error:
+        except (NotTimed, NotComputable) as error:
             warnings.append(f"not timed against {kind}: {error}")
             continue
         # new pairs, made after the kernel had been chosen: nothing was selected on them

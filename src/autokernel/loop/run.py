@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from autokernel.errors import AutokernelError, EvaluationsSpent, JudgeUnsound, SandboxDied
+from autokernel.errors import AutokernelError, EvaluationsSpent, JudgeUnsound, NotComputable, NotTimed, SandboxDied
 from autokernel.execute import Executor
 from autokernel.loop import Budget, LoopResult, noise, wording
 from autokernel.loop.experiment import Bench, experiment, first_incumbent
@@ -82,7 +82,7 @@ class _Session:
                     picked = self._pick()
                 if picked.task is None:
                     return picked.reason
-                if self.budget.experiments is not None and self.experiments >= self.budget.experiments:
+                if self._experiments_used():
                     return f"the budget of {self.budget.experiments} experiments is used"
                 if picked.task != self.last_pick:
                     self.bench.say(f"  → {picked.reason}")
@@ -97,9 +97,19 @@ class _Session:
         if self.budget.seconds is not None and self.budget.seconds <= 0:
             return
         for number, state in enumerate(wanted, start=1):
+            if self._has_baseline(state) and state.first is not None:
+                self.bench.say(f"  baseline {number}/{len(wanted)} {state.task.id}: {wording.first(state.first)}")
+
+    def _has_baseline(self, state: TaskState) -> bool:
+        """Whether there is something to beat; a task without waits for another session."""
+        try:
             with self.bench.stop.interruptible():
-                first = first_incumbent(self.bench, state)
-            self.bench.say(f"  baseline {number}/{len(wanted)} {state.task.id}: {wording.first(first)}")
+                first_incumbent(self.bench, state)
+        except (NotTimed, NotComputable) as error:
+            state.exhausted = f"no baseline: {error}"
+            self.bench.say(f"  {state.task.id}: {state.exhausted}")
+            return False
+        return True
 
     def result(self, ended: str) -> LoopResult:
         winners = tuple(name for name, state in self.states.items() if state.speedup() > 1.0)
@@ -110,6 +120,9 @@ class _Session:
         if self.budget.seconds is None:
             return float("inf")
         return self.budget.seconds - (time.monotonic() - self.started)
+
+    def _experiments_used(self) -> bool:
+        return self.budget.experiments is not None and self.experiments >= self.budget.experiments
 
     def _pick(self) -> Pick:
         several = len(self.states) > 1 and self.budget.seconds is not None
@@ -137,6 +150,8 @@ class _Session:
 
     def _step(self, state: TaskState) -> None:
         started = time.monotonic()
+        if not self._has_baseline(state):
+            return
         proposal = self._propose(state, started)
         if proposal is None:
             self.bench.say(f"  {state.task.id}: {state.exhausted}" if state.exhausted else f"  {state.task.id}: again")
@@ -182,7 +197,7 @@ class _Session:
 
         def evaluate(source: str) -> Verdict:
             nonlocal used, started
-            if used >= EVALUATIONS or self._remaining() <= 0:
+            if used >= EVALUATIONS or self._remaining() <= 0 or self._experiments_used():
                 raise EvaluationsSpent(author=self.proposer.name, limit=used)
             used += 1
             proposal = Proposal(source=source, language="", author=self.proposer.name, hypothesis="author's evaluation")

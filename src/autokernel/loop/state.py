@@ -41,8 +41,8 @@ class TaskState:
     def share(self) -> float:
         return self.row.share if self.row is not None else 0.0
 
-    def note(self, trial: Trial, source: str, verdict: Verdict) -> None:
-        """Take in a finished experiment."""
+    def note(self, trial: Trial, source: str, verdict: Verdict | None) -> None:
+        """Take in a finished experiment. The verdict is needed only of a kept one."""
         self.trials.append(trial)
         self.sources.append(sha256(source))
         if trial.decision is Decision.kept:
@@ -117,7 +117,8 @@ def restore(folder: RunFolder, loaded: LoadedTask, profile: Profile) -> TaskStat
     for trial in folder.trials:
         if trial.task == task.id:
             number = trial.experiment
-            state.note(trial, folder.journal.source(number), folder.journal.verdict(number))
+            kept = trial.decision is Decision.kept  # of a reverted one only the line counts: its verdict may be damaged
+            state.note(trial, folder.journal.source(number), folder.journal.verdict(number) if kept else None)
     state.incumbent = folder.journal.incumbent(task.id)
     return state
 

@@ -72,7 +72,7 @@ def _figures(verdict: Verdict) -> Iterable[str]:
 
 def _error(error: ErrorFigures) -> str:
     return (
-        f"error: largest {error.max:.2e} against float64, eager's own {error.eager_max:.2e}; "
+        f"error: largest {units.error(error.max)} against float64, eager's own {units.error(error.eager_max)}; "
         f"{units.of_allowed(error.tolerance)}"
     )
 

@@ -113,8 +113,8 @@ def _outputs(proof: Proof) -> Iterable[RenderableType]:
         text = Text(f"Output {row.name} is ", style="default")
         text.append("right" if row.passed else "WRONG", style="green" if row.passed else "bold red")
         text.append(
-            f": largest error {row.max_error:.2e} against float64, eager's own "
-            f"{row.eager_max_error:.2e}; {units.of_allowed(row.worst)}",
+            f": largest error {units.error(row.max_error)} against float64, eager's own "
+            f"{units.error(row.eager_max_error)}; {units.of_allowed(row.worst)}",
             style="default not bold",
         )
         if row.top1_agreement is not None:

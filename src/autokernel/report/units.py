@@ -36,8 +36,15 @@ def times(ratio: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}×"
 
 
-def of_allowed(worst: float) -> str:
-    """The largest |error| / tolerance in words; 1 is the limit."""
+def error(value: float | None) -> str:
+    """A largest error; None is one without a finite value."""
+    return "not finite" if value is None else f"{value:.2e}"
+
+
+def of_allowed(worst: float | None) -> str:
+    """The largest |error| / tolerance in words; 1 is the limit, None is beyond all limits."""
+    if worst is None or worst > 1e300:
+        return "an infinity or NaN where none is allowed"
     part = f"{100 * worst:.0f} % of" if worst < 10 else f"{worst:.3g} times"
     return f"at worst {part} what is allowed"
 
