@@ -1,6 +1,7 @@
 """Shared buffers: the same tensors on both sides, and every kind of damage seen."""
 
 import mmap
+import os
 
 import pytest
 import torch
@@ -144,3 +145,16 @@ def test_empty_and_scalar_tensors_have_their_place():
     assert made.inputs[0].shape == (0, 3) and made.inputs[1].item() == 2.5
     assert made.outputs[0].shape == (0, 2) and made.unwritten()[1].item() is True
     assert made.inputs_changed() == [] and made.canaries_intact() == []
+
+
+def test_a_set_cannot_be_resized_by_who_else_holds_its_descriptor():
+    """A file cut short would end the parent with SIGBUS at its next look."""
+    made = BufferSet.create([torch.ones(8)], [])
+    other = os.dup(made.fd)
+    try:
+        for size in (0, made.layout.size + 1):
+            with pytest.raises(PermissionError):
+                os.ftruncate(other, size)
+    finally:
+        os.close(other)
+    assert made.inputs_changed() == []

@@ -151,6 +151,43 @@ def test_runs_that_differ_are_a_warning_only_where_something_adds_in_any_order(s
     assert any("last bits" in warning for warning in run.warnings)
 
 
+SKIPPING = """
+import torch
+calls = 0
+
+def launch(x, w, out):
+    global calls
+    calls += 1
+    if calls % 2 == {parity}:
+        return
+    scale = torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+    torch.mul(x * scale, w, out=out)
+"""
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+def test_a_kernel_that_skips_every_second_call_has_not_written(sandbox, cases, parity):
+    stage, failed = failure(sandbox, cases, SKIPPING.format(parity=parity))
+    assert (stage, failed.reason) == (Stage.smoke, Reason.not_written), failed.explanation
+
+
+@pytest.mark.parametrize(
+    ("third", "reason"),
+    [
+        ("out[3, 4] = 50.0", Reason.wrong_values),
+        ("out[3, 4] = float('nan')", Reason.wrong_special_values),
+        ("out[3, 4] *= 1.0000005", Reason.not_deterministic),
+        ("x[0, 0] += 1", Reason.input_changed),
+    ],
+)
+def test_a_run_that_differs_is_judged_itself_and_not_by_a_further_one(sandbox, cases, third, reason):
+    source = LAUNCH.format(more=f"global calls\n    calls += 1\n    if calls == 3: {third}")
+    run = stages(sandbox, cases, source.replace("import torch", "import torch\ncalls = 0"))
+    with pytest.raises(Failed) as caught:
+        run.run(Stage.determinism)
+    assert caught.value.reason is reason, caught.value.explanation
+
+
 def test_a_task_that_cannot_tell_the_next_lower_precision_is_marked(sandbox):
     run = stages(sandbox, Cases(loaded(dtype="bfloat16"), Seeds.fresh()), LAUNCH.format(more=""))
     run.run(Stage.smoke)

@@ -15,6 +15,7 @@ Not covered: a stray write that lands beyond the canaries (4 KiB) and outside ev
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
@@ -133,9 +134,11 @@ class BufferSet:
         self.names = tuple(names)  # "input 0", ..., then the outputs' own names
         self.pattern = 0
         self.armed = False  # poisoned, and no launch over it since
-        self.fd = os.memfd_create("autokernel-set", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("autokernel-set", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, layout.size)
+        # the child has a descriptor, too: were it to cut the file, the parent's next look would end the parent (SIGBUS)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         self._memory = mmap.mmap(self.fd, layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._bytes: Words = np.frombuffer(self._memory, dtype=np.uint8)
         self.inputs: list[Tensor] = [slot.view(self._memory) for slot in layout.inputs]
@@ -229,14 +232,18 @@ class BufferSet:
     def unwritten(self) -> list[Tensor]:
         """For each output a bool mask of its shape: True where the element still holds the poison in force, bitwise.
 
-        One pattern can be met by chance; an element unwritten under both patterns was not written.
+        One pattern can be met by chance: then the element holds it in another call, poisoned otherwise, too.
         """
+        return self.holding(self.pattern)
+
+    def holding(self, pattern: int) -> list[Tensor]:
+        """For each output a bool mask of its shape: True where the element equals a poison pattern, bitwise."""
         masks = []
         for slot, bits in zip(self.layout.outputs, self._output_bits, strict=True):
             step = slot.itemsize // slot.words
             shape, stride = (*slot.shape, slot.words), (*(n * slot.itemsize for n in slot.stride), step)
             own = np.lib.stride_tricks.as_strided(bits[slot.offset * slot.words :], shape, stride)
-            masks.append(torch.from_numpy(np.asarray((own == _poison(slot, self.pattern)).all(-1))))
+            masks.append(torch.from_numpy(np.asarray((own == _poison(slot, pattern)).all(-1))))
         return masks
 
     def canaries_intact(self) -> list[str]:

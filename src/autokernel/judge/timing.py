@@ -70,7 +70,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Block:
-    """`seconds` a call. `overhead`: of a round, by its own slope. `claimed`: the slope by the child's clock (diagnostic).
+    """`seconds` a call. `overhead`: of a round, by its own slope. `claimed`: the slope by its own clock (a claim).
 
     `rounds`: (calls, seconds).
     """
