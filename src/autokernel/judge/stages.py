@@ -242,7 +242,8 @@ class Stages:
     def _written(self, child: Child, buffers: BufferSet, index: int, case: Case, first: tuple[Masks, Masks]) -> None:
         """An element left as it was poisoned was not written, or not before launch returned.
 
-        `first`: which elements equal pattern 0, and which 1, after a call poisoned with 0; the next is with 1. A right value may look like a poison, but then it does so in both calls.
+        `first`: which elements equal pattern 0, and which 1, after a call poisoned with 0; the next is with 1.
+        A right value may look like a poison, but then it does so in both calls.
         """
         if child.late_writes(LATE_SECONDS):
             raise Failed(Reason.late_write, f"{case.name}: outputs were written only after launch had returned")

@@ -34,6 +34,26 @@ def launch(x, weight, out):
 
 CASES = (
     cheat(
+        "cutting the shared memory short",
+        """
+import os
+
+
+def launch(x, weight, out):
+    for folder in ("/proc/self/fd", "/proc/self/map_files"):
+        for name in os.listdir(folder):
+            try:
+                if "autokernel-set" in os.readlink(f"{folder}/{name}"):
+                    os.truncate(f"{folder}/{name}", 0)
+            except OSError:
+                continue
+    out[:1] = 0
+""",
+        Stage.smoke,
+        Reason.not_written,
+        Reason.wrong_values,
+    ),
+    cheat(
         "output cache by shape",
         _cache("x.shape"),
         Stage.smoke,
@@ -53,6 +73,30 @@ CASES = (
         Stage.determinism,
         Reason.stale_output,
         twin=_WORKSPACE,
+    ),
+    cheat(
+        "only every second call",
+        """
+calls = 0
+
+
+def launch(x, weight, out):
+    global calls
+    calls += 1
+    if calls % 2:
+        rms_norm(x, weight, out)
+""",
+        Stage.smoke,
+        Reason.not_written,
+        twin="""
+calls = 0
+
+
+def launch(x, weight, out):
+    global calls
+    calls += 1
+    rms_norm(x, weight, out)
+""",
     ),
     cheat(
         "honest for ten calls",
