@@ -18,7 +18,8 @@ from autokernel.execute import Comparison, Executor, Job, Side
 from autokernel.loop.decide import Ruling, Standing, clearly_shorter, could_be_simpler, decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.signals import StopFlag
-from autokernel.loop.state import EVALUATION, TaskState, sha256
+from autokernel.loop.state import TaskState
+from autokernel.propose import EVALUATION, sha256
 from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reason, Stage, Timing, Trial, Verdict
 
 Baseline = Literal["eager", "inductor"]
@@ -42,6 +43,7 @@ class Bench:
     min_gain: float
     author: str
     say: Callable[[str], None]
+    max_pairs: int = 25  # of one test; fewer where the budget is short, so that one kernel can't eat it
     commitment: str | None = None  # of seeds that hold for one experiment only; a run's own are in run.toml
 
     def task_folder(self, state: TaskState) -> str:
@@ -106,7 +108,14 @@ def _judge(bench: Bench, state: TaskState, source: str, evaluation: bool) -> tup
     opponent = Side(kind="kernel", source=state.incumbent) if state.incumbent is not None else Side(kind=first.kind)
     level: Literal["screen", "full"] = "screen" if evaluation else "full"
     folder = bench.task_folder(state)
-    job = Job(folder=folder, source=source, opponent=opponent, level=level, min_gain=bench.min_gain)
+    job = Job(
+        folder=folder,
+        source=source,
+        opponent=opponent,
+        level=level,
+        min_gain=bench.min_gain,
+        max_pairs=bench.max_pairs,
+    )
     verdict = bench.executor.submit(job).result()
     if evaluation:
         return verdict, Ruling(Decision.reverted, f"{EVALUATION} by the author: {_in_words(verdict)}")

@@ -48,6 +48,7 @@ def run_loop(
             min_gain=noise.min_gain(folder),
             author=proposer.name,
             say=say,
+            max_pairs=_most_pairs(budget),
         ),
         states={name: restore(folder, loaded, profile) for name, loaded in tasks.items()},
         proposer=proposer,
@@ -60,6 +61,11 @@ def run_loop(
     return result
 
 
+def _most_pairs(budget: Budget) -> int:
+    """8 to 25: a pair takes half a second, and one test should not take more than a thirtieth of the budget."""
+    return 25 if budget.seconds is None else max(8, min(25, round(budget.seconds / 15)))
+
+
 @dataclass
 class _Session:
     bench: Bench
@@ -70,6 +76,7 @@ class _Session:
     experiments: int = 0
     kept: int = 0
     last_pick: str | None = None
+    last_evaluation: float = 0.0
     outlooks: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # task → trials then, answer
 
     def run(self) -> str:
@@ -156,7 +163,8 @@ class _Session:
         if proposal is None:
             self.bench.say(f"  {state.task.id}: {state.exhausted}" if state.exhausted else f"  {state.task.id}: again")
             return
-        trial, verdict = experiment(self.bench, state, proposal, started=started)
+        began = max(started, self.last_evaluation)  # the author's evaluations are trials with seconds of their own
+        trial, verdict = experiment(self.bench, state, proposal, started=began)
         self.proposer.observe(state.task.id, trial)
         self._count(trial.decision)
         self.bench.say(wording.progress(trial, verdict, self.states.values()))
@@ -202,8 +210,9 @@ class _Session:
             used += 1
             proposal = Proposal(source=source, language="", author=self.proposer.name, hypothesis="author's evaluation")
             trial, verdict = experiment(self.bench, state, proposal, started=started, evaluation=True)
-            started = time.monotonic()
+            started = self.last_evaluation = time.monotonic()
             self._count(trial.decision)
+            self.bench.say(wording.progress(trial, verdict, self.states.values()))
             return verdict
 
         return evaluate

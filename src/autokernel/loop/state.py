@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from autokernel.loop import decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.schedule import TaskView
-from autokernel.propose import Brief
+from autokernel.propose import EVALUATION, Brief
 from autokernel.records import Decision, FirstIncumbent, Profile, RegionRow, Task, Trial, Verdict
 from autokernel.task import LoadedTask
 
-EVALUATION = "evaluation"  # how the reason of an author's own evaluation begins
 _FIRST_SECONDS, _NEXT_SECONDS = 8.0, 4.0  # expected before anything was measured
 _RECENT = 5
 
