@@ -27,7 +27,7 @@ from autokernel.task.inputs import draw
 from autokernel.task.layout import storage_elements
 
 CONFIRM_PAIRS = 6  # at least; the interval of a fixed number of pairs is the one that is reported
-MOST_CONFIRM_PAIRS = 12
+MOST_CONFIRM_PAIRS = 10
 CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
