@@ -139,6 +139,11 @@ class RunLocked(AutokernelError):
     remedy = "Wait for it to end, or stop that process; then try again."
 
 
+class RunReadOnly(AutokernelError):
+    template = "Run {path} can't be written to: {detail}."
+    remedy = "Get write permission for its folder, or copy the run to where you have it."
+
+
 class NewerSchema(AutokernelError):
     template = "{path} has schema {found}; this version reads up to schema {known}."
     remedy = "Upgrade autokernel (`pip install -U autokernel-torch`)."

@@ -64,6 +64,8 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 def _load(kind: str, name: str, path: str, install: str | None) -> type[Any]:
     module_name, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in module_name.split(".")):
+        raise UnknownName(kind=kind, name=name, known=", ".join(known(kind)) or "none")
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

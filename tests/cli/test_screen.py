@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from autokernel.cli.main import status
+from autokernel.cli.main import _finish, status
 from autokernel.cli.options import seconds
 from autokernel.cli.screen import Screen
 from autokernel.errors import JudgeUnsound, TargetNotFound
 from autokernel.loop.signals import Stopped
+from autokernel.report import RunView
 
 
 def leave(screen, error):
@@ -102,8 +103,38 @@ def test_the_status_of_a_run_is_the_answer_to_what_was_asked(result, require_gai
     assert status(Result(result), require_gain) == code
 
 
-def test_a_run_that_was_stopped_before_its_proof_does_not_end_with_status_zero():
-    assert status(None, False) == 130
+class Done:
+    """A run that ended with this proof on disk."""
+
+    config = None
+
+    def __init__(self, proof, interrupted):
+        self.proof, self.interrupted = proof, interrupted
+
+    def view(self):
+        return RunView(proof=self.proof)
+
+
+@pytest.mark.parametrize(("interrupted", "code"), [(False, 0), (True, 130)])
+def test_a_run_that_was_stopped_ends_with_the_status_of_a_signal(interrupted, code):
+    with pytest.raises(typer.Exit) as left:
+        _finish(Done(None, interrupted), Screen())
+    assert left.value.exit_code == code
+
+
+def test_what_the_users_code_prints_is_not_among_the_json(capsys):
+    with Screen(as_json=True) as screen:
+        sys.stdout.write("a model that greets\n")
+        screen.write_json({"a": 1})
+    sys.stdout.write("afterwards\n")
+    out, err = capsys.readouterr()
+    assert out == '{\n  "a": 1\n}\nafterwards\n'
+    assert "a model that greets" in err
+
+
+def test_a_run_without_a_proof_has_no_gain_to_show():
+    assert status(None, False) == 0
+    assert status(None, True) == 1
 
 
 def test_text_for_other_programs_ends_with_one_newline(capsys):

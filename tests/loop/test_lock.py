@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from autokernel.errors import RunLocked
+from autokernel.errors import RunLocked, RunReadOnly
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.lock import RunLock
 from autokernel.testing.paper import paper_run
@@ -48,3 +48,9 @@ def test_a_program_we_started_does_not_hold_the_lock_after_us(tmp_path):
     RunLock(tmp_path).release()
     child.kill()
     child.wait()
+
+
+def test_a_run_that_can_not_be_written_to_is_named(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(RunReadOnly, match="can't be written to: Is a directory"):
+        RunLock(tmp_path)

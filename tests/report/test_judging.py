@@ -69,7 +69,7 @@ def test_an_experiment_says_what_the_loop_decided_and_why(accepted, make_trial):
 
 @pytest.mark.parametrize(
     ("worst", "words"),
-    [(0.3, "30 % of"), (1.2, "120 % of"), (2e7, "2e+07 times what"), (float("inf"), "inf times what")],
+    [(0.3, "30 % of"), (1.2, "120 % of"), (2e7, "2e+07 times what"), (None, "an infinity or NaN")],
 )
 def test_how_far_over_is_said_in_fitting_words(worst, words):
     assert words in units.of_allowed(worst)

@@ -1,17 +1,20 @@
 """What Python users and the command line call: the stages joined into whole jobs.
 
-    optimize(model, args, kwargs) -> Run        everything, for objects of this process
-    Run.load(path).apply(model)                 what a run kept, put into a model
-    backend(run)                                the same as a torch.compile backend
+optimize(model, args, kwargs) -> Run        everything, for objects of this process
+Run.load(path).apply(model)                 what a run kept, put into a model
+backend(run)                                the same as a torch.compile backend
 
-    optimize_target, profile_target, extract_target, resume, verify_run      one for each command
+optimize_target, profile_target, extract_target, resume, verify_run      one for each command
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from autokernel import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +38,12 @@ class Options:
     isolation: Literal["auto", "bubblewrap", "plain"] = "auto"
     threads: int | None = None
     require_gain: bool = False
+
+    def settled(self) -> Options:
+        """With the user's settings where nothing was asked for. Raises BadSetting."""
+        own = settings.load()
+        isolation = own.isolation if self.isolation == "auto" else self.isolation
+        return dataclasses.replace(self, isolation=isolation, threads=self.threads or own.threads)
 
 
 def optimize(
@@ -68,6 +77,7 @@ def profile_target(target: str, options: Options, say: Callable[[str], None]) ->
     from autokernel.api.job import load_workload
     from autokernel.api.prepare import prepare
 
+    options = options.settled()
     return prepare(load_workload(target, options), options.threads, say).profile
 
 
@@ -86,6 +96,9 @@ def resume(
     experiments: int | None = None,
 ) -> Run:
     """`autokernel resume RUN`: more experiments, then the proof again. Raises NotARun, RunLocked, RunMismatch."""
+    from autokernel.loop import manifest
+
+    manifest.read(path)  # a path that is no run is told before torch is imported
     from autokernel.api.job import resume_run
 
     return resume_run(path, say, budget_seconds=budget_seconds, experiments=experiments)
@@ -93,6 +106,9 @@ def resume(
 
 def verify_run(path: Path, say: Callable[[str], None]) -> Run:
     """`autokernel verify RUN`: the proof again, for what the run holds now."""
+    from autokernel.loop import manifest
+
+    manifest.read(path)  # as in `resume`
     from autokernel.api.job import verify_again
 
     return verify_again(path, say)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import io
+import os
 import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -26,13 +28,13 @@ from autokernel.loop.folder import RunFolder
 from autokernel.loop.judging import local_executor
 from autokernel.loop.run import run_loop
 from autokernel.records import Profile, Proof, RunConfig
-from autokernel.report import profile_table, progress_png, use_text
-from autokernel.viewing import PROGRESS, PROOF, view_folder
+from autokernel.report import profile_table, use_text
+from autokernel.viewing import PROOF, draw, view_folder
 from autokernel.workload import Workload, load
 
 Say = Callable[[str], None]
 
-VERIFY_SECONDS = 100.0
+VERIFY_SECONDS = 85.0
 
 
 def load_workload(target: str, options: Options) -> Workload:
@@ -45,13 +47,46 @@ def check(options: Options) -> None:
     """What this version can't do is said before any work is done."""
     if options.mode != "inference":
         raise UnsupportedMode(what=f"--mode {options.mode}", instead="Use --mode inference.")
-    kind = options.device.partition(":")[0]
+    kind, _, number = options.device.partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
         raise DeviceUnavailable(device=options.device, detail="torch finds no CUDA device here.")
     if kind != "cpu":
         raise DeviceUnavailable(device=options.device, detail="this version optimises for the CPU only.")
+    if options.device != "cpu" and not number.isdecimal():
+        raise DeviceUnavailable(device=options.device, detail="that is no device: what follows the colon is a number.")
     if options.budget_seconds <= 0:
         raise BadSetting(name="budget", value=options.budget_seconds, detail="not positive", instead="Use e.g. 3m.")
+
+
+def author(name: str) -> Any:
+    """The proposer called `name`, ready. Raises UnknownName, MissingExtra, BadSetting; TargetNotFound (replay)."""
+    kind, _, folder = name.partition(":")
+    wrong = {"name": "proposer", "value": name}
+    if kind == "replay" and not folder:
+        raise BadSetting(**wrong, detail="it needs a folder of kernel files", instead="Write replay:FOLDER.")
+    made_of = (folder,) if kind == "replay" else ()
+    found = registry.resolve("proposer", kind if kind == "replay" else name)
+    missing = [method for method in ("propose", "observe", "outlook") if not callable(getattr(found, method, None))]
+    if missing:
+        detail = f"{found.__name__} has no {missing[0]}()"
+        raise BadSetting(**wrong, detail=detail, instead="Name a class that is a `Proposer` (autokernel.propose).")
+    try:
+        made = found(*made_of)
+    except TypeError as error:
+        raise BadSetting(**wrong, detail=str(error), instead="The class must be made without arguments.") from error
+    if not isinstance(getattr(made, "name", None), str):
+        raise BadSetting(**wrong, detail=f"{found.__name__} has no name", instead='Give it a `name = "..."`.')
+    return made
+
+
+def check_judging(proposer: str, isolation: Literal["auto", "bubblewrap", "plain"]) -> None:
+    """What a run needs later is looked for first. Raises NoCompiler, CompilerFailed, SandboxUnavailable."""
+    from autokernel.judge.sandbox import Sandbox
+    from autokernel.languages.cpp import compiler
+
+    if proposer == "search":
+        compiler.version(compiler.find())
+    Sandbox(isolation=isolation, threads=1)
 
 
 # --- whole jobs -------------------------------------------------------------------------------------------------------
@@ -59,9 +94,11 @@ def check(options: Options) -> None:
 
 def optimize_workload(workload: Workload, options: Options, say: Say) -> Run:
     check(options)
-    proposer = registry.resolve("proposer", options.proposer)()
+    options = options.settled()
+    proposer = author(options.proposer)
     path = (options.out or _default_out(workload.name)).absolute()
     _refuse_existing(path)
+    check_judging(options.proposer, options.isolation)
     prepared = prepare(workload, options.threads, say)
     say(as_text(profile_table(prepared.profile)))
     seeds = Seeds.fresh()
@@ -77,10 +114,11 @@ def optimize_workload(workload: Workload, options: Options, say: Say) -> Run:
     with folder:
         say(f"run folder: {path}")
         budget = Budget(options.budget_seconds, options.experiments)
-        if _search(folder, proposer, seeds, budget, say):
+        ended = _search(folder, proposer, seeds, budget, say)
+        if ended:
             prove(folder, workload, say)
-        finish(folder)
-    return Run(path)
+        finish(folder, say)
+    return Run(path, interrupted=not ended)
 
 
 def resume_run(path: Path, say: Say, *, budget_seconds: float | None, experiments: int | None) -> Run:
@@ -88,24 +126,27 @@ def resume_run(path: Path, say: Say, *, budget_seconds: float | None, experiment
         for sentence in folder.journal.recovery.sentences():
             say(sentence)
         config = folder.config
-        _use_threads(config)
+        proposer = author(config.proposer)
+        check_judging(config.proposer, config.isolation)
+        _use_threads(folder)
         workload = _same_model(folder, say)
         seeds = Seeds.fresh()
         folder.add_session(seeds.commitment)
         left = max(config.budget_seconds - folder.spent_seconds(), 0.0) if budget_seconds is None else budget_seconds
-        proposer = registry.resolve("proposer", config.proposer)()
+        if experiments is None and config.experiments is not None:
+            experiments = max(config.experiments - len(folder.trials), 0)
         go_on = _search(folder, proposer, seeds, Budget(left, experiments), say)
-        if workload is None:
-            say("this run was made from Python objects: `Run.load(path)` in a program that has them can apply it")
-        elif go_on:
+        if go_on and workload is not None:
             prove(folder, workload, say)
-        finish(folder)
-    return Run(path)
+        elif go_on:
+            say("not proved: the run was made from Python objects, which only the program that has them can verify")
+        finish(folder, say)
+    return Run(path, interrupted=not go_on)
 
 
 def verify_again(path: Path, say: Say) -> Run:
     with RunFolder.open(path, writable=True) as folder:
-        _use_threads(folder.config)
+        _use_threads(folder)
         workload = _same_model(folder, say)
         if workload is None:
             raise UnsupportedMode(
@@ -113,11 +154,12 @@ def verify_again(path: Path, say: Say) -> Run:
                 instead="Run `autokernel.optimize` again in the program that has the model.",
             )
         prove(folder, workload, say)
-        finish(folder)
+        finish(folder, say)
     return Run(path)
 
 
 def extract_workload(workload: Workload, options: Options, say: Say) -> tuple[Path, ...]:
+    options = options.settled()
     path = (options.out or Path("tasks") / workload.name).absolute()
     _refuse_existing(path)
     prepared = prepare(workload, options.threads, say)
@@ -163,10 +205,10 @@ def prove(folder: RunFolder, workload: Workload, say: Say, seconds: float = VERI
     return proof
 
 
-def finish(folder: RunFolder) -> None:
+def finish(folder: RunFolder, say: Say) -> None:
     """The files a user keeps: use.py and progress.png, from what the run holds now."""
     folder.write("use.py", use_text(folder.path, folder.config))
-    progress_png(view_folder(folder), folder.path / PROGRESS)
+    say(draw(view_folder(folder)))
 
 
 def _speedup(folder: RunFolder, task: str) -> float | None:
@@ -188,9 +230,9 @@ def _same_model(folder: RunFolder, say: Say) -> Workload | None:
     return workload
 
 
-def _use_threads(config: RunConfig) -> None:
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+def _use_threads(folder: RunFolder) -> None:
+    """As many as the run was profiled with."""
+    torch.set_num_threads(folder.config.threads or folder.profile().threads)
 
 
 def _write_whole(prepared: Prepared, path: Path) -> tuple[Path, ...]:
@@ -208,6 +250,24 @@ def _write_whole(prepared: Prepared, path: Path) -> tuple[Path, ...]:
 def _refuse_existing(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunExists(path=path)
+    above = next(parent for parent in path.parents if os.path.exists(parent))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        problem = "can't be written to" if above.is_dir() else "is not a folder"
+        raise BadSetting(name="out", value=path, detail=f"{above} {problem}", instead="Choose another folder: --out.")
+
+
+def _target(workload: Workload) -> str:
+    """What was typed, with an absolute path: a run is resumed from any folder."""
+    if workload.path is None:
+        return workload.target
+    path = workload.path.resolve()
+    whole = Path(workload.target).expanduser().resolve() == path
+    return str(path) if whole else f"{path}:{workload.target.rpartition(':')[2]}"
+
+
+def _proposer(name: str) -> str:
+    kind, _, folder = name.partition(":")
+    return f"replay:{Path(folder).absolute()}" if kind == "replay" else name
 
 
 def _default_out(name: str) -> Path:
@@ -217,12 +277,12 @@ def _default_out(name: str) -> Path:
 
 def _config(workload: Workload, options: Options) -> RunConfig:
     return RunConfig(
-        target=workload.target,
+        target=_target(workload),
         name=workload.name,
         device=options.device,
         dtype=options.dtype,
         batch=options.batch,
-        proposer=options.proposer,
+        proposer=_proposer(options.proposer),
         budget_seconds=options.budget_seconds,
         experiments=options.experiments,
         isolation=options.isolation,
@@ -232,8 +292,13 @@ def _config(workload: Workload, options: Options) -> RunConfig:
 
 
 def _versions() -> dict[str, str]:
-    names = ("autokernel-torch", "torch", "numpy", "pygit2")
-    return {"python": platform.python_version(), **{name: importlib.metadata.version(name) for name in names}}
+    found = {"python": platform.python_version()}
+    for name in ("autokernel-torch", "torch", "numpy", "pygit2"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed
+            found[name] = "not installed"
+    return found
 
 
 def as_text(renderable: object) -> str:

@@ -42,9 +42,7 @@ def _regions(profiles: Sequence[Profile], parts: Sequence[float], total: float) 
                 for name in ("time_us", "floor_us", "recoverable_us")
             }
             occurrences = max(row.occurrences, old.occurrences if old is not None else 0)
-            found[key] = row.model_copy(
-                update={**times, "share": times["time_us"] / total, "occurrences": occurrences}
-            )
+            found[key] = row.model_copy(update={**times, "share": times["time_us"] / total, "occurrences": occurrences})
     return list(found.values())
 
 

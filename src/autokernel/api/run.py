@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class Run:
     """A finished or unfinished run on disk. Holds no lock and no open file."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, interrupted: bool = False) -> None:
         self.path = Path(path).absolute()
+        self.interrupted = interrupted  # a signal ended the call that returned this
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -134,10 +134,12 @@ def bench(
 ) -> None:
     """Judge one kernel file: right or not, and how fast. Status 0 only when it is accepted."""
     with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel import api
         from autokernel.judge.bench import run_bench
         from autokernel.report import judged
 
-        verdict = run_bench(reference, kernel, isolation=isolation.value, threads=threads, say=screen.say)
+        wanted = api.Options(isolation=isolation.value, threads=threads).settled()
+        verdict = run_bench(reference, kernel, isolation=wanted.isolation, threads=wanted.threads, say=screen.say)
         screen.show(judged(verdict, stages=quiet))
         screen.write_json(verdict.dump())
         raise typer.Exit(0 if verdict.verdict == "accepted" else 1)
@@ -155,6 +157,9 @@ def submit(
 ) -> None:
     """Judge your kernel as an experiment of a run: commit it, keep it or revert it. Status 0 only when it is kept."""
     with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
+        from autokernel.loop import manifest
+
+        manifest.read(run)  # a path that is no run is told before torch is imported
         from autokernel.loop.submit import submit as hand_in
         from autokernel.report import judged
 
@@ -234,11 +239,13 @@ def _finish(done: Any, screen: Screen) -> None:
     view = done.view()
     screen.show(summary(view))
     screen.write_json(run_facts(view))
+    if done.interrupted:
+        raise typer.Exit(INTERRUPTED)  # whatever an earlier proof says
     raise typer.Exit(status(view.proof, view.config is not None and view.config.require_gain))
 
 
 def status(proof: Proof | None, require_gain: bool) -> int:
-    """130 when the run was stopped before its proof; 1 when that failed, or a gain was demanded and there is none."""
+    """1 when the proof failed, or a gain was demanded and there is none; 0 also for what can't be proved from here."""
     if proof is None:
-        return INTERRUPTED
+        return int(require_gain)
     return int(proof.result == "failed" or (require_gain and proof.result != "gain"))

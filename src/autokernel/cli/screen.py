@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console, RenderableType
@@ -35,6 +35,7 @@ class Screen:
         self._out = _console(stderr=False)
         self._progress = _console(stderr=True) if as_json else self._out
         self._errors = _console(stderr=True)
+        self._answers: TextIO | None = None  # standard output, while the user's code prints elsewhere
 
     def say(self, text: str) -> None:
         """A line of progress; nothing with -q. Brackets are the text's own, not markup."""
@@ -59,7 +60,7 @@ class Screen:
 
     def write(self, text: str) -> None:
         """Text as it is, for other programs to read: a diff, a path, JSON."""
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        (self._answers or sys.stdout).write(text if text.endswith("\n") else text + "\n")
 
     def write_json(self, data: Any) -> None:
         """The answer as JSON; nothing unless --json was given."""
@@ -67,11 +68,16 @@ class Screen:
             self.write(data if isinstance(data, str) else json.dumps(data, indent=2))
 
     def __enter__(self) -> Screen:
+        """With --json standard output is the answer's alone: what the user's own code prints goes to standard error."""
+        if self._as_json:
+            self._answers, sys.stdout = sys.stdout, sys.stderr
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._answers is not None:
+            sys.stdout, self._answers = self._answers, None
         if isinstance(error, AutokernelError):
             self._end(str(error), error.exit_code, error)
         if isinstance(error, Stopped):

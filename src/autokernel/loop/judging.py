@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -59,9 +60,9 @@ class _Benches:
         on_stage: Callable[[StageResult], None] | None,
     ) -> None:
         profile = folder.profile()
-        wanted, own = folder.config, settings.load()
-        self._isolation = own.isolation if wanted.isolation == "auto" else wanted.isolation
-        self._threads = wanted.threads or own.threads or profile.threads
+        wanted = folder.config
+        self._isolation = settings.load().isolation if wanted.isolation == "auto" else wanted.isolation
+        self._threads = wanted.threads or profile.threads  # the settings' were taken when the run was made
         self._ceilings: Ceilings = profile.ceilings
         self._tasks, self._seeds, self._say, self._on_stage = tasks, seeds, say, on_stage
         self._sandbox: Sandbox | None = None
@@ -91,7 +92,10 @@ class _Benches:
             # what children may read of the compiled kernels: this run's own, not the user's whole cache
             self._libraries = self._libraries or tempfile.TemporaryDirectory(prefix="autokernel-kernels-")
             libraries = Path(self._libraries.name)
-            sandbox = Sandbox(isolation=self._isolation, threads=self._threads, cpp_cache=libraries)
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            sandbox = Sandbox(
+                isolation=self._isolation, threads=self._threads, cpp_cache=libraries, memory_limit_bytes=memory
+            )
             if sandbox.weakness:
                 self._say(f"judging without bubblewrap, which is weaker: {sandbox.weakness}")
             sandbox.__enter__()

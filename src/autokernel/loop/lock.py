@@ -16,16 +16,19 @@ import sys
 import time
 from pathlib import Path
 
-from autokernel.errors import RunLocked
+from autokernel.errors import RunLocked, RunReadOnly
 
 NAME = ".lock"
 
 
 class RunLock:
-    """Held from construction until `release`. Raises RunLocked, naming the owner."""
+    """Held from construction until `release`. Raises RunLocked, naming the owner; RunReadOnly."""
 
     def __init__(self, run: Path) -> None:
-        self._descriptor = os.open(run / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._descriptor = os.open(run / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunReadOnly(path=run, detail=error.strerror) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

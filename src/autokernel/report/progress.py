@@ -7,6 +7,7 @@ it from the profile; the figure that was measured end to end stands there once t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,9 +98,12 @@ def progress_png(view: RunView, path: Path) -> None:
     _draw_model(lower, view, history, last)
     lower.set_xlabel("experiment", color=INK)
     lower.set_xlim(0, max(last * 1.02, 1))
-    partial = path.with_name(f".{path.name}.partial")  # a reader sees the old picture or the new one
-    figure.savefig(partial, format="png")
-    partial.replace(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # a reader sees the old picture or the new one
+    try:
+        figure.savefig(partial, format="png")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _title(view: RunView) -> str:
