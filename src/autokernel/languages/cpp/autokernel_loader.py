@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import shutil
+import struct
 import subprocess
 import tempfile
 from typing import Any
@@ -35,6 +36,7 @@ FLAGS = (
     "-Wall",
 )
 COMPILERS = ("g++", "c++", "clang++")
+BUILT: dict[str, str] = {}  # source_hash → library, of those that this process built elsewhere than in the user's cache
 
 
 class BuildError(Exception):
@@ -90,9 +92,9 @@ def cache_key(source: str, compiler: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def library_path(source: str, compiler: str) -> str:
-    """Where the library is, or will be, in the user's cache."""
-    return os.path.join(cache_folder(), cache_key(source, compiler), source_hash(source) + ".so")
+def library_path(source: str, compiler: str, folder: str | None = None) -> str:
+    """Where the library is, or will be, in the user's cache (`folder`: in another one)."""
+    return os.path.join(folder or cache_folder(), cache_key(source, compiler), source_hash(source) + ".so")
 
 
 def put(built: str, path: str) -> None:
@@ -100,9 +102,29 @@ def put(built: str, path: str) -> None:
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, suffix=".part")
-    os.close(handle)
-    shutil.copyfile(built, temporary)
-    os.replace(temporary, path)
+    try:
+        with open(built, "rb") as source, os.fdopen(handle, "wb") as target:
+            shutil.copyfileobj(source, target)
+            target.flush()
+            os.fsync(target.fileno())  # the name must not reach the disk before the bytes
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def is_whole(path: str) -> bool:
+    """Whether a library is there, and not cut short (an ELF file ends with its table of sections)."""
+    try:
+        with open(path, "rb") as file:
+            head, size = file.read(64), os.fstat(file.fileno()).st_size
+    except OSError:
+        return False
+    if head[:5] != b"\x7fELF\x02" or len(head) < 64:
+        return size > 0 and head[:4] != b"\x7fELF" and head.strip(b"\0") != b""
+    (table,) = struct.unpack_from("<Q", head, 40)
+    length, count = struct.unpack_from("<HH", head, 58)
+    return bool(0 < table + length * count <= size)
 
 
 def build(source: str) -> str:
@@ -111,7 +133,7 @@ def build(source: str) -> str:
     if compiler is None:
         raise BuildError("no C++ compiler was found: install g++, or set CXX to its path")
     path = library_path(source, compiler)
-    if os.path.exists(path):
+    if is_whole(path):
         return path
     with tempfile.TemporaryDirectory(prefix="autokernel-") as scratch:
         text, built = os.path.join(scratch, "kernel.cpp"), os.path.join(scratch, "kernel.so")
@@ -131,6 +153,8 @@ def load(source: str) -> ctypes.CDLL:
         path = os.path.join(ready, source_hash(source) + ".so")
         if os.path.exists(path):
             return ctypes.CDLL(path)
+    if is_whole(BUILT.get(source_hash(source), "")):
+        return ctypes.CDLL(BUILT[source_hash(source)])
     return ctypes.CDLL(build(source))
 
 

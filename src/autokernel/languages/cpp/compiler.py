@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from autokernel import settings
 from autokernel.errors import CompilerFailed, NoCompiler
 from autokernel.languages.cpp import autokernel_loader as loader
 
@@ -33,10 +34,10 @@ _PASSED = ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CPLUS_INCLUDE_PA
 
 
 def find() -> str:
-    """Path of the compiler. Raises `NoCompiler`."""
-    path = loader.find_compiler()
+    """Path of the compiler: the one of the settings, else the first known. Raises `NoCompiler`, `BadSetting`."""
+    wanted = (settings.load().cxx or "").split()[:1]
+    path = shutil.which(wanted[0]) if wanted else loader.find_compiler()
     if path is None:
-        wanted = os.environ.get("CXX", "").split()[:1]
         raise NoCompiler(looked_for=", ".join(wanted or loader.COMPILERS))
     return str(path)
 

@@ -7,6 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from autokernel import settings
 from autokernel.languages import Artifact, CompileFailure, Finding
 from autokernel.languages.cpp import autokernel_loader as loader
 from autokernel.languages.cpp import compiler as toolchain
@@ -30,7 +31,8 @@ class Cpp:
         return read_kernel(source).findings
 
     def compile(self, source: str) -> Artifact:
-        """Build the SOURCE of a kernel file, or find it built. Raises `CompileFailure`, `NoCompiler`, `CompilerFailed`.
+        """Build the SOURCE of a kernel file, or find it built. Raises `CompileFailure`, `NoCompiler`, `CompilerFailed`,
+        `BadSetting`.
 
         The artifact's directory holds one library, named after the SHA-256 of the C++ text; a child finds it through
         AUTOKERNEL_CPP_CACHE.
@@ -41,10 +43,11 @@ class Cpp:
             raise CompileFailure("\n".join(f"line {f.line}: {f.message}" for f in kernel.findings if f.fatal))
         compiler = toolchain.find()
         toolchain.version(compiler)
-        path = Path(loader.library_path(kernel.source, compiler))
+        path = Path(loader.library_path(kernel.source, compiler, str(settings.cache_dir() / "cpp")))
         log = ""
-        if not path.exists():
+        if not loader.is_whole(str(path)):
             log = self._build(kernel.source, compiler, path)
+        loader.BUILT[loader.source_hash(kernel.source)] = str(path)  # for a kernel that this process itself loads
         resources = Resources(code_bytes=code_bytes(path.read_bytes()))
         return Artifact(loader.source_hash(kernel.source), path.parent, resources, time.perf_counter() - began, log)
 
