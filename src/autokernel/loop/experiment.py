@@ -18,8 +18,8 @@ from autokernel.execute import Comparison, Executor, Job, Side
 from autokernel.loop.decide import Ruling, Standing, clearly_shorter, could_be_simpler, decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.signals import StopFlag
-from autokernel.loop.state import TaskState
-from autokernel.propose import EVALUATION, sha256
+from autokernel.loop.state import TaskState, sha256
+from autokernel.propose import EVALUATION
 from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reason, Stage, Timing, Trial, Verdict
 
 Baseline = Literal["eager", "inductor"]
