@@ -244,6 +244,56 @@ return hits + (ctypes.CDLL(None).shmget(4711, 4096, 0) >= 0)"""
     assert answer(sandbox, look) == 0
 
 
+def test_folders_deeper_than_a_path_can_be_are_cleared_away(sandbox):
+    if sandbox.isolation == "plain":
+        pytest.skip("plain isolation shares /tmp")
+    leave = """import os
+os.chdir('/tmp')
+for i in range(1200):
+    os.mkdir('d' * 200)
+    open('file', 'w').close()
+    os.chdir('d' * 200)
+return 1"""
+    assert answer(sandbox, leave) == 1
+    before = sandbox._zygote_pid
+    look = "import os\nreturn len([name for name in os.listdir('/tmp') if len(name) == 200 or name == 'file'])"
+    assert answer(sandbox, look) == 0
+    assert sandbox._zygote_pid == before, "the zygote lived on"
+
+
+def test_a_zygote_that_dies_when_asked_for_a_child_is_replaced_at_once(sandbox, monkeypatch):
+    assert works(sandbox)
+    before = sandbox._zygote_pid
+    monkeypatch.setattr(sandbox, "_alive", lambda: True)
+    sandbox._control.shutdown(socket.SHUT_RDWR)
+    assert works(sandbox)
+    assert sandbox._zygote_pid != before
+
+
+def test_a_process_whose_first_thread_has_ended_is_stopped_all_the_same(sandbox):
+    """Its state is that of a zombie, while another thread of it goes on writing."""
+    number = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+    source = f"""import ctypes, os, threading, time
+def launch(x, out):
+    if os.fork():
+        time.sleep(0.3)
+        return
+    def count():
+        while True:
+            out[1] += 1
+    out[1] = 0
+    threading.Thread(target=count).start()
+    ctypes.CDLL(None).syscall({number}, 0)
+"""
+    made = fresh_set()
+    child = sandbox.spawn(Kernel("source", source), [made], deadline=DEADLINE)
+    child.call(0, DEADLINE)
+    seen = made.outputs[0][1].item()
+    time.sleep(0.05)
+    assert seen > 0 and made.outputs[0][1].item() == seen
+    child.close()
+
+
 def test_everything_a_kernel_started_is_killed_at_the_deadline(sandbox):
     marker = number()
     with pytest.raises(ChildFailure) as caught:

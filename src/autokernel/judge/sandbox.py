@@ -110,7 +110,11 @@ class Sandbox:
         nonce = protocol.new_nonce()
         with contextlib.ExitStack() as stack:
             fds = child.descriptors(stack, self._job(kernel, sets, nonce))
-            self.control(Control.fork, fds)
+            try:
+                self.control(Control.fork, fds)
+            except SandboxDied:  # perhaps of what an earlier child left: a new zygote has new and empty folders
+                self._start()
+                self.control(Control.fork, fds)
         child.begin(nonce, until)
         return child
 

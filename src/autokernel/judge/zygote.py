@@ -14,11 +14,13 @@ import contextlib
 import gc
 import json
 import os
+import secrets
 import select
 import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import NoReturn
 
 from autokernel.judge import isolation, protocol
@@ -128,13 +130,17 @@ class Zygote:
                 os.kill(pid, number)
 
     def freeze(self) -> bool:
-        """Stop everything; True once all have stopped (or have ended)."""
+        """Stop everything; True once every thread has stopped (or has ended).
+
+        A process is shown as stopped by its first thread alone, so each thread is looked at.
+        """
         until = time.monotonic() + STOP_SECONDS
-        while any(state not in "TtZX" for state in self.others().values()):
+        self.signal_all(signal.SIGSTOP)
+        while not all(_stopped(pid) for pid in self.others()):
             if time.monotonic() > until:
                 return False
-            self.signal_all(signal.SIGSTOP)
             time.sleep(0.00002)
+            self.signal_all(signal.SIGSTOP)
         return True
 
     def thaw(self) -> None:
@@ -232,22 +238,50 @@ def _wipe(plain: bool) -> None:
     with open("/proc/self/mounts") as file:
         mounts = {line.split()[1] for line in file}
     for folder in ("/tmp", "/dev/shm"):
-        _empty(folder, mounts)
+        _empty(folder, [os.path.relpath(mount, folder).split("/") for mount in mounts])
     _wipe_system_v()
 
 
-def _empty(folder: str, mounts: set[str]) -> None:
-    """Remove everything below `folder` but mount points and the folders above them."""
+def _empty(folder: str, mounts: Sequence[Sequence[str]]) -> None:
+    """Remove everything below `folder` but mount points and the folders above them (`mounts`: relative to it, split).
+
+    The tree is a candidate's making: it may be deeper than a path, or this process's stack, can be long. So a folder
+    is not descended into: the folders in it are moved up, beside it, until there are none.
+    """
     os.chmod(folder, 0o700)
-    for entry in os.scandir(folder):
-        if entry.path in mounts:
+    kept = {mount[0] for mount in mounts}
+    for entry in list(os.scandir(folder)):
+        if entry.name in kept:
+            below = [mount[1:] for mount in mounts if mount[0] == entry.name and len(mount) > 1]
+            if below:
+                _empty(entry.path, below)
             continue
-        if not entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False):
+            _remove_tree(folder, entry.name)
+        else:
             os.unlink(entry.path)
-            continue
-        _empty(entry.path, mounts)
-        with contextlib.suppress(OSError):  # not empty: it holds a mount point
-            os.rmdir(entry.path)
+
+
+def _remove_tree(folder: str, name: str) -> None:
+    """Remove the folder `name` of `folder`, however deep it is."""
+    work = [os.path.join(folder, name)]
+    number = 0
+    while work:
+        path = work[-1]
+        os.chmod(path, 0o700)
+        inner = []
+        for entry in list(os.scandir(path)):
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.path, 0o700)
+                number += 1
+                lifted = os.path.join(folder, f"{secrets.token_hex(8)}-{number}")
+                os.rename(entry.path, lifted)
+                inner.append(lifted)
+            else:
+                os.unlink(entry.path)
+        work.pop()
+        os.rmdir(path)
+        work += inner
 
 
 def _wipe_system_v() -> None:
@@ -275,10 +309,16 @@ def _numbers(folder: str) -> list[int]:
         return []
 
 
-def _state(pid: int) -> str | None:
-    """The state letter of a process; None when it is gone."""
+def _stopped(pid: int) -> bool:
+    """Whether every thread of a process is stopped, or gone."""
+    states = (_state(f"{pid}/task/{thread}") for thread in _numbers(f"/proc/{pid}/task"))
+    return all(state is None or state in "TtZX" for state in states)
+
+
+def _state(which: int | str) -> str | None:
+    """The state letter of a process (or "PID/task/TID"); None when it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{which}/stat", "rb") as file:
             return chr(file.read().rpartition(b")")[2].split()[0][0])
     except (FileNotFoundError, ProcessLookupError):
         return None
