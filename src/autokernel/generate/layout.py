@@ -53,7 +53,8 @@ def _sorted(nest: Nest, variables: tuple[Var, ...], schedule: Schedule) -> tuple
     """Outer to inner by how far a step moves in memory."""
     main = max(nest.stores, key=lambda store: store.buffer.elements).offset
     if schedule.order == "loads" and not nest.reductions:
-        main = max((e for e in nest.expressions() if isinstance(e, Load)), key=lambda e: len(e.variables)).offset
+        loads = [expr for expr in nest.expressions() if isinstance(expr, Load)]
+        main = max(loads, key=lambda load: len(load.variables)).offset if loads else main
     return tuple(sorted(variables, key=lambda v: -abs(main.coefficient(v)) if main.coefficient(v) else -(2**60)))
 
 

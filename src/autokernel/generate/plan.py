@@ -88,6 +88,8 @@ def plan(module: fx.GraphModule, task: Task | None = None) -> Plan:
     results = list(end.args[0]) if isinstance(end.args[0], (tuple, list)) else [end.args[0]]
     if any(not isinstance(node, fx.Node) or not is_tensor(node) for node in (*placeholders, *results)):
         raise NotGenerated(what="this region", detail="an input or output is not a tensor")
+    if not placeholders:
+        raise NotGenerated(what="this region", detail="it has no inputs: it is a constant")
     inputs = _buffers(placeholders, task.inputs if task else None, "input")
     outputs = _buffers(results, task.outputs if task else None, "output")
     if len({node.name for node in results}) != len(results):
