@@ -210,7 +210,6 @@ class Reason(enum.StrEnum):
     time_impossible = "time_impossible"
     time_disagrees = "time_disagrees"
     too_slow = "too_slow"  # right so far (smoke), not faster in the screen: the other stages were not run
-    isolation = "isolation"
     harness = "harness"
 
 
@@ -383,7 +382,6 @@ class RunConfig(Document):
     device: str = "cpu"
     dtype: str | None = None
     batch: int | None = None
-    seq: int | None = None
     mode: Literal["inference", "training"] = "inference"
     proposer: str = "search"
     budget_seconds: float = 1800.0

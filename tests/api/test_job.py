@@ -109,7 +109,7 @@ class Quiet:
     def outlook(self, brief):
         if Quiet.signalled:
             os.kill(os.getpid(), signal.SIGINT)
-        return None
+        return 0.0
 
 
 @pytest.mark.parametrize("signalled", [False, True])
@@ -125,6 +125,29 @@ def test_a_resumed_run_of_objects_says_that_it_is_not_proved_or_that_it_was_stop
     done = job.resume_run(tmp_path / "run", lines.append, budget_seconds=60.0, experiments=None)
     assert done.interrupted is signalled
     assert any(line.startswith("not proved: ") for line in lines) is not signalled
+
+
+def test_the_budget_of_experiments_is_the_whole_runs(tmp_path, monkeypatch):
+    budgets = []
+    monkeypatch.setattr(job, "author", lambda name: Quiet())
+    monkeypatch.setattr(job, "_search", lambda folder, who, seeds, budget, say: budgets.append(budget) or True)
+    monkeypatch.setattr(job, "_same_model", lambda folder, say: None)
+    paper_run(tmp_path / "run", {"norm": 0.3}, isolation="plain", experiments=5).close()
+    monkeypatch.setattr(RunFolder, "trials", property(lambda folder: (None,) * 3))
+    monkeypatch.setattr(job, "finish", lambda folder, say: None)
+    for asked in (None, 4):
+        job.resume_run(tmp_path / "run", lambda line: None, budget_seconds=1.0, experiments=asked)
+    assert [budget.experiments for budget in budgets] == [2, 4]
+
+
+def test_a_picture_that_can_not_be_written_is_said_and_ends_nothing(tmp_path):
+    lines = []
+    with paper_run(tmp_path / "run", {"norm": 0.3}) as folder:
+        (folder.path / "progress.png").mkdir()
+        job.finish(folder, lines.append)
+        assert (folder.path / "use.py").exists()
+        assert not list(folder.path.glob(".progress*"))
+    assert lines == [f"{folder.path / 'progress.png'} was not drawn: Is a directory."]
 
 
 def paper_task_of(path):

@@ -64,7 +64,9 @@ MoreBudget = Annotated[
     ),
 ]
 Experiments = Annotated[int | None, typer.Option("--experiments", help="Stop after this many experiments.", min=0)]
-Proposer = Annotated[str, typer.Option("--proposer", help="Who writes the kernels: a name, or package.module:Class.")]
+Proposer = Annotated[
+    str, typer.Option("--proposer", help="Who writes: a name, replay:FOLDER, or package.module:Class.")
+]
 IsolationOption = Annotated[Isolation, typer.Option("--isolation", help="How candidates are shut in while judged.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Threads a kernel may use.", min=1)]
 RequireGain = Annotated[bool, typer.Option("--require-gain", help="Exit with status 1 unless the result is a gain.")]
