@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import mmap
 
 import pytest
+import torch
 
 from autokernel.errors import JudgeUnsound, KernelInvalid, NotTimed, TargetNotFound
 from autokernel.judge import Opponent, Request, controls
@@ -66,6 +68,9 @@ def test_a_verdict_tells_the_whole_story(judge):
         (HONEST.replace("import torch\n", "import torch\n1 / 0\n"), Stage.load, Reason.exception, "ZeroDivisionError"),
         ('SERVES = {"s0": 3}\n' + HONEST, Stage.check, Reason.bad_source, "leaves out"),
         ("\0", Stage.check, Reason.bad_source, "not Python"),
+        ("(" * 250 + ")" * 250 + "\n" + HONEST, Stage.check, Reason.bad_source, "not Python"),
+        ("SERVES = {[1]: 2}\n" + HONEST, Stage.check, Reason.bad_source, "SERVES"),
+        ("SERVES = " + "-" * 3000 + "1\n" + HONEST, Stage.check, Reason.bad_source, "not Python"),
     ],
 )
 def test_what_never_gets_to_run_is_rejected_with_the_reason(judge, source, stage, reason, words):
@@ -111,6 +116,40 @@ def test_an_opponent_that_fails_is_an_error_of_the_harness_not_of_the_candidate(
     assert (verdict.verdict, verdict.reason) == (Outcome.error, Reason.harness)
     assert "the kernel to beat" in verdict.explanation and "broken" in verdict.explanation
     assert verdict.timing is None
+
+
+def test_a_kernel_to_beat_that_does_not_compile_is_an_error_of_the_harness(judge):
+    broken = HONEST.replace("float sum = 0", "flo_at sum = 0")
+    verdict = judge.verdict(HONEST, Opponent("kernel", broken), Request(deadline_seconds=10))
+    assert (verdict.verdict, verdict.reason) == (Outcome.error, Reason.harness)
+    assert "the kernel to beat" in verdict.explanation and "flo_at" in verdict.explanation
+
+
+def exhausted(kind):
+    def draw(*_):
+        if kind == "torch":
+            torch.empty(1 << 58)
+        elif kind == "mmap":
+            mmap.mmap(-1, 1 << 46)
+        elif kind == "python":
+            bytearray(1 << 60)
+        raise RuntimeError("another fault of ours")
+
+    return draw
+
+
+@pytest.mark.parametrize("kind", ["torch", "mmap", "python"])
+def test_running_out_of_memory_in_the_judge_is_an_error_of_the_harness(judge, monkeypatch, kind):
+    monkeypatch.setattr(judge.cases, "make", exhausted(kind))
+    verdict = judge.verdict(HONEST, EAGER, CORRECT)
+    assert (verdict.verdict, verdict.reason, verdict.stage) == (Outcome.error, Reason.harness, Stage.smoke)
+    assert "out of memory" in verdict.explanation and verdict.stages[-1].status == "failed"
+
+
+def test_another_fault_of_the_judge_is_not_taken_for_a_lack_of_memory(judge, monkeypatch):
+    monkeypatch.setattr(judge.cases, "make", exhausted("none"))
+    with pytest.raises(RuntimeError, match="another fault"):
+        judge.verdict(HONEST, EAGER, CORRECT)
 
 
 def test_two_sides_are_compared_in_the_order_given(judge):

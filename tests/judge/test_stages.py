@@ -239,6 +239,7 @@ def test_what_a_file_serves_is_read_from_its_text(line, wanted):
         ('SERVES = {"rows": 8}', "the task's dims are s0, s1, s2"),
         ("SERVES = 3", "neither"),
         ("SERVES = sizes()", "neither"),
+        ("SERVES = {[1]: 2}", "neither"),
         ('SERVES = {"s0": "all"}', "no size"),
     ],
 )

@@ -23,6 +23,8 @@ from autokernel.task.inputs import draw
 
 Sizes = Mapping[str, int]
 
+# what parsing a text, and evaluating a literal in it, may raise: a dict in a set, nesting too deep, a null byte
+UNREADABLE = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 _GRAPHS = 24  # oracles kept
 
 
@@ -129,13 +131,13 @@ def serves(source: str, task: Task) -> dict[str, tuple[int, int | None]] | str:
 def _literal(source: str, name: str) -> Any:
     try:
         body = ast.parse(source).body
-    except SyntaxError:
+    except UNREADABLE:
         return None
     for statement in body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             try:
                 return ast.literal_eval(statement.value)  # type: ignore[attr-defined]
-            except ValueError:
+            except UNREADABLE:
                 return "not a literal"
     return None

@@ -10,6 +10,7 @@ the sequential one if that did not end in its favour, else the confirmation, on 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,8 @@ from autokernel.task import LoadedTask
 SCREEN_GAIN = 0.005
 FIXED_PAIRS = 8
 _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
+
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory")
 
 OnStage = Callable[[StageResult], None]
 
@@ -91,6 +94,16 @@ class Judge:
         return self._contest
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that there is no memory left: Python's, the kernel's, or torch's allocator's."""
+    words = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(sign in words for sign in OUT_OF_MEMORY))
+    )
+
+
 class _Stop(Exception):
     """The verdict is settled."""
 
@@ -119,8 +132,18 @@ class _Judging:
         except _Stop as stop:
             return self._verdict(stop.outcome, stop.stage, stop.reason, stop.explanation)
         except (NotComputable, NotTimed) as error:
-            self._ended("failed", time.monotonic(), str(error))
-            return self._verdict(Outcome.error, self.stage, Reason.harness, str(error))
+            return self._unjudged(str(error))
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            self.stages = None
+            self.judge.contest(self.request.deadline_seconds).fresh_values()
+            detail = f"this process ran out of memory while it made inputs or expected values ({error})"
+            return self._unjudged(str(NotComputable(task=self.judge.loaded.task.id, detail=detail)))
+
+    def _unjudged(self, explanation: str) -> Verdict:
+        self._ended("failed", time.monotonic(), explanation)
+        return self._verdict(Outcome.error, self.stage, Reason.harness, explanation)
 
     def _judge(self) -> None:
         bounds = self._check()

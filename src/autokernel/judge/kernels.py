@@ -11,8 +11,9 @@ from torch import nn
 
 from autokernel.errors import NotTimed
 from autokernel.judge import Opponent
+from autokernel.judge.cases import UNREADABLE
 from autokernel.judge.children import Kernel
-from autokernel.languages import Finding, Language
+from autokernel.languages import CompileFailure, Finding, Language
 from autokernel.records import Resources
 from autokernel.task import LoadedTask
 from autokernel.workload import load as load_workload
@@ -39,9 +40,10 @@ class Kernels:
         """What can be said from the text alone; a fatal finding ends the judging."""
         try:
             tree = ast.parse(source)
-        except (SyntaxError, ValueError) as error:
+        except UNREADABLE as error:
             line = getattr(error, "lineno", None) or 1
-            return (Finding(line, f"it is not Python: {getattr(error, 'msg', error)}", fatal=True),)
+            words = getattr(error, "msg", None) or str(error) or "too deeply nested"
+            return (Finding(line, f"it is not Python: {words}", fatal=True),)
         if _defines(tree, "ModelNew") and not _defines(tree, "launch"):
             return ()
         name = _language(tree)
@@ -51,7 +53,10 @@ class Kernels:
         language = self._find(name)
         if language is None:
             return (Finding(1, f"LANGUAGE {name!r} is not known here", fatal=True),)
-        return language.check(source)
+        try:
+            return language.check(source)
+        except UNREADABLE as error:
+            return (Finding(1, f"it can't be read: {type(error).__name__}: {error}", fatal=True),)
 
     def is_model(self, source: str) -> bool:
         tree = ast.parse(source)
@@ -85,7 +90,11 @@ class Kernels:
         if opponent.kind == "kernel":
             if opponent.source is None or any(finding.fatal for finding in self.check(opponent.source)):
                 raise NotTimed(what="the kernel to beat", task=self.loaded.task.id, detail="it is no kernel file")
-            return self.build(opponent.source)[0]
+            try:
+                return self.build(opponent.source)[0]
+            except CompileFailure as failure:
+                detail = f"it does not compile: {failure.log}"
+                raise NotTimed(what="the kernel to beat", task=self.loaded.task.id, detail=detail) from failure
         if opponent.kind == "eager":
             return Kernel("eager", self._reference(), self._parameters(), copies=copies)
         return self._under_inductor(copies)

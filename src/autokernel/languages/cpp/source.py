@@ -26,7 +26,7 @@ def read_kernel(text: str) -> KernelText:
         tree = ast.parse(text)
     except SyntaxError as error:
         return KernelText(None, None, (Finding(error.lineno or 1, f"syntax error: {error.msg}", fatal=True),))
-    except ValueError as error:  # a null byte
+    except (ValueError, TypeError, MemoryError, RecursionError) as error:  # a null byte, nesting too deep
         return KernelText(None, None, (Finding(1, f"not Python source: {error}", fatal=True),))
     constants: dict[str, tuple[int, object]] = {}
     findings: list[Finding] = []
@@ -40,7 +40,7 @@ def read_kernel(text: str) -> KernelText:
             if name in ("LANGUAGE", "SOURCE", "SERVES"):
                 try:
                     constants[name] = (statement.lineno, ast.literal_eval(statement.value))
-                except ValueError:
+                except (ValueError, TypeError, MemoryError, RecursionError):
                     findings.append(Finding(statement.lineno, f"{name} is not a literal", fatal=name != "SERVES"))
     findings += _missing(tree, constants, {finding.message.split()[0] for finding in findings})
     findings += _imports(tree)
