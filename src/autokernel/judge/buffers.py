@@ -269,12 +269,27 @@ class BufferSet:
     def rows_due(self, size: int) -> Words:
         """Indices of the `rows(size)` that hold elements which every right kernel writes."""
         found: set[int] = set()
+        for begin, end in self._due():
+            found.update(range(begin // size, (end - 1) // size + 1))
+        return np.array(sorted(found), dtype=np.int64)
+
+    def bytes_due(self, size: int, rows: Words) -> Words:
+        """How many bytes of each of `rows` (indices into `rows(size)`) every right kernel writes."""
+        first = rows * size
+        total = np.zeros(len(rows), dtype=np.int64)
+        for begin, end in self._due():
+            total += np.maximum(0, np.minimum(first + size, end) - np.maximum(first, begin))
+        return total
+
+    def _due(self) -> list[tuple[int, int]]:
+        """First and last byte + 1, from the first output's base on, of the outputs that have no gaps."""
+        found = []
         for slot in self.layout.outputs:
             begin = slot.base - self.layout.outputs[0].base + slot.offset * slot.itemsize
             count = math.prod(slot.shape)
-            if count and _reach(slot.shape, slot.stride) == count:  # without gaps
-                found.update(range(begin // size, (begin + count * slot.itemsize - 1) // size + 1))
-        return np.array(sorted(found), dtype=np.int64)
+            if count and _reach(slot.shape, slot.stride) == count:
+                found.append((begin, begin + count * slot.itemsize))
+        return found
 
     def output_bits(self) -> list[Words]:
         """The outputs' storages as words, views: for bitwise comparisons."""

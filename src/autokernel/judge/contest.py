@@ -1,7 +1,7 @@
 """Two sides timed against each other: blocks in fresh processes, on values neither has seen, checked while they run.
 
-Each block's outputs are compared with the oracle on one set, chosen in secret, after a round chosen in secret: a kernel
-that is honest for its first N calls is caught by the blocks that follow.
+Each block's outputs are compared with the oracle on up to four sets, chosen in secret, after a round chosen in secret:
+a kernel that is honest for its first N calls is caught by the blocks that follow.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ MOST_CONFIRM_PAIRS = 10
 CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
+_VERIFIED_SETS = 4
 _LEAST_PAIRS_TO_JUDGE = 4  # one block may be off by anything on a busy machine
 
 
@@ -184,7 +185,10 @@ class Contest:
         return lambda buffers, _: buffers.rewrite(draw(self.task, self.cases.seed("timed inputs")))
 
     def _verify(self, sets: Sequence[BufferSet]) -> None:
-        chosen = sets[self._order.randrange(len(sets))]
+        for chosen in self._order.sample(list(sets), min(_VERIFIED_SETS, len(sets))):
+            self._verify_set(chosen)
+
+    def _verify_set(self, chosen: BufferSet) -> None:
         inputs = [value.clone() for value in chosen.inputs]
         expected = self.cases.oracle(self.task, inputs, None).expect(inputs, self.cases.seed("noise"))
         for spec, output, wanted in zip(self.task.outputs, chosen.outputs, expected, strict=True):

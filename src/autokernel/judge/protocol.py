@@ -19,7 +19,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 NONCE_BYTES = 16
 TEXT_BYTES = 2048
@@ -204,7 +204,7 @@ def receive(sock: socket.socket, size: int, until: float) -> tuple[bytes, int | 
     return data, sender
 
 
-def _unpack(form: struct.Struct, data: bytes) -> tuple:
+def _unpack(form: struct.Struct, data: bytes) -> tuple[Any, ...]:
     if len(data) != form.size:
         raise ProtocolError(f"{len(data)} bytes where a record has {form.size}")
     return form.unpack(data)

@@ -10,6 +10,7 @@ import numpy as np
 from autokernel.judge.buffers import BufferSet
 
 _ROW = 4096  # bytes
+_MOST_UNWRITTEN = 0.25  # of a row's bytes
 _SETS, _ROWS = 8, 32  # a loop with 2 % of its outputs late or unwritten escapes once in 170 times
 
 
@@ -38,10 +39,17 @@ class Sample:
         return not np.array_equal(self.rows[self.index], self.at_done)
 
     def untouched(self) -> int:
-        """How many sampled rows still held nothing but poison at `read`; 0 for a set that was not freshly poisoned."""
+        """How many sampled rows still held their poison in over a quarter of their bytes at `read`.
+
+        0 for a set that was not freshly poisoned. Bytes that happen to equal the poison are one in 256, and canaries
+        beside a small output are left out.
+        """
         if not self.buffers.armed or not self.due:
             return 0
-        return int((self.at_done == self.before).all(axis=1).sum())
+        size = self.rows.shape[1]
+        due = self.buffers.bytes_due(size, self.index)
+        same = (self.at_done == self.before).sum(axis=1) - (size - due)  # what isn't due is never written
+        return int((same > due * _MOST_UNWRITTEN).sum())
 
 
 def sample(sets: Sequence[BufferSet]) -> list[Sample]:

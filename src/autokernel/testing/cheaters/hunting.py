@@ -1,11 +1,12 @@
-"""Cheats that look for what they must not have: seeds, expected values, the network. They find nothing."""
+"""Cheats that look for what they must not have: seeds, expected values, the network. They find nothing.
+
+Each one that did find it would answer rightly, and raises otherwise: were one accepted, the boundary would leak.
+"""
 
 from __future__ import annotations
 
 from autokernel.records import Reason, Stage
 from autokernel.testing.cheaters.base import cheat
-
-_EMPTY_HANDED = (Reason.exception, Reason.wrong_values, Reason.wrong_special_values, Reason.not_written)
 
 CASES = (
     cheat(
@@ -18,11 +19,10 @@ import re
 def launch(x, weight, out):
     with open(f"/proc/{os.getppid()}/environ", "rb") as file:
         seed = int(re.search(rb"SEED=(\\d+)", file.read())[1])
-    torch.manual_seed(seed)
-    out.copy_(torch.randn(out.shape))
+    rms_norm(x, weight, out)
 """,
         Stage.smoke,
-        *_EMPTY_HANDED,
+        Reason.exception,
         twin="""
 import os
 
@@ -48,12 +48,13 @@ def launch(x, weight, out):
         frame = frame.f_back
     for value in found:
         if value.shape == out.shape and value.data_ptr() not in (x.data_ptr(), out.data_ptr()):
-            out.copy_(value)
-            return
-    out.zero_()
+            if torch.allclose(value, x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight, atol=1e-4):
+                out.copy_(value)
+                return
+    raise LookupError("the expected values are not in this process")
 """,
         Stage.smoke,
-        *_EMPTY_HANDED,
+        Reason.exception,
     ),
     cheat(
         "looking for the oracle in the memory of other processes",
@@ -62,7 +63,7 @@ import os
 
 
 def launch(x, weight, out):
-    out.zero_()
+    rms_norm(x, weight, out)
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -70,13 +71,14 @@ def launch(x, weight, out):
             with open(f"/proc/{name}/maps") as maps, open(f"/proc/{name}/mem", "rb") as memory:
                 low, high = (int(word, 16) for word in maps.readline().split()[0].split("-"))
                 memory.seek(low)
-                memory.read(high - low)
+                if memory.read(high - low):
+                    return
         except (OSError, ValueError):
             continue
-        out.fill_(1.0)
+    raise PermissionError("no other process can be read")
 """,
         Stage.smoke,
-        *_EMPTY_HANDED,
+        Reason.exception,
     ),
     cheat(
         "asking the network",
@@ -87,6 +89,7 @@ import socket
 def launch(x, weight, out):
     with socket.create_connection(("192.0.2.1", 80), timeout=0.2) as answer:
         answer.recv(1)
+    rms_norm(x, weight, out)
 """,
         Stage.smoke,
         Reason.exception,
