@@ -50,12 +50,17 @@ def loops(nest: Nest, schedule: Schedule) -> Loops:
 
 
 def _sorted(nest: Nest, variables: tuple[Var, ...], schedule: Schedule) -> tuple[Var, ...]:
-    """Outer to inner by how far a step moves in memory."""
+    """Outer to inner by how far a step moves in memory; a loop that is cut into segments stays innermost."""
     main = max(nest.stores, key=lambda store: store.buffer.elements).offset
     if schedule.order == "loads" and not nest.reductions:
         loads = [expr for expr in nest.expressions() if isinstance(expr, Load)]
         main = max(loads, key=lambda load: len(load.variables)).offset if loads else main
-    return tuple(sorted(variables, key=lambda v: -abs(main.coefficient(v)) if main.coefficient(v) else -(2**60)))
+    boxed = nest.boxed()
+
+    def place(var: Var) -> tuple[bool, int]:
+        return var in boxed, -abs(main.coefficient(var)) if main.coefficient(var) else -(2**60)
+
+    return tuple(sorted(variables, key=place))
 
 
 def _merge(nest: Nest, variables: tuple[Var, ...], index: dict[Var, Affine], fixed: set[Var]) -> tuple[Var, ...]:
@@ -106,7 +111,7 @@ def _tiled(nest: Nest, rows: tuple[Var, ...], index: dict[Var, Affine]) -> tuple
     """The inner loop of the stores and that of the loads, both cut, so that a tile's lines stay in the cache."""
     reading = transposed(nest, rows, index)
     last = rows[-1]
-    if reading is None or reading.extent % TILE or last.extent % TILE:
+    if reading is None or reading.extent % TILE or last.extent % TILE or nest.boxed() & {reading, last}:
         return rows[:-1], (last,)
     cut = {}
     for var in (reading, last):

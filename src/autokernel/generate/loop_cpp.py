@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autokernel.errors import NotGenerated
 from autokernel.generate.affine import Var
 from autokernel.generate.expression import Box, Expr, Reduce
 from autokernel.generate.plan import Store
@@ -63,6 +64,10 @@ class LoopWriter:
         return lanes if fits and plain else 0
 
     def _range(self, box: Box) -> tuple[int, int]:
+        """The box's part of the innermost loop. Raises `NotGenerated` where it cuts another loop."""
+        for var, _ in box:
+            if var != self.inner:
+                raise NotGenerated(what="this region", detail=f"its loop {var.name} is cut and not the innermost")
         return dict(box).get(self.inner, (0, self.inner.extent)) if self.inner else (0, 1)
 
     def write(self) -> list[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from autokernel.generate.affine import Var
-from autokernel.generate.expression import Box, Checked, Expr, Op, Pick, Reduce, children
+from autokernel.generate.expression import Box, Checked, Expr, Op, Pick, Reduce, children, walk
 from autokernel.generate.layout import Loops, loops
 from autokernel.generate.loop_cpp import LoopWriter, Piece, Work, stored
 from autokernel.generate.plan import Nest, Store
@@ -69,11 +69,11 @@ class NestWriter:
     def _without_rows(self, body: list[str]) -> list[str]:
         """A pointwise nest over flat memory shares its one loop among the threads; one single row stays on one."""
         if self.nest.kind == "pointwise" and self.loops.columns:
-            parallel = self._parallel(1).replace("parallel for", "parallel for simd")
+            parallel = self._parallel(1, checks=False).replace("parallel for", "parallel for simd")
             return [line.replace("#pragma omp simd", parallel or "#pragma omp simd", 1) for line in body]
         return ["{", *("    " + line for line in body), "}"]
 
-    def _parallel(self, depth: int) -> str:
+    def _parallel(self, depth: int, checks: bool = True) -> str:
         if self.schedule.threads == "one":
             return ""
         dealt = (
@@ -82,7 +82,7 @@ class NestWriter:
             else "schedule(static)"
         )
         collapse = f" collapse({depth})" if depth > 1 else ""
-        flag = " reduction(| : bad)" if self.checks else ""
+        flag = " reduction(| : bad)" if self.checks and checks else ""
         return f"#pragma omp parallel for{collapse} num_threads(threads) {dealt}{flag}"
 
     def _row_names(self) -> dict[Var, str]:
@@ -147,7 +147,10 @@ class NestWriter:
                 if len(s.parts) == 1 and s.parts[0][1] is expr and not s.row_only and s.level < level
             ]
             same_type = [s for s in stored if s.buffer.dtype == _FLOATS.get(expr.ctype)]
-            fitting = [s for s in scratch if s.buffer.dtype == _FLOATS.get(expr.ctype)] if level == self.last else []
+            # The store overwrites what is kept there: no other may need it.
+            readers = {id(w.target) for w in self._work(self.last) if any(e is expr for e in walk(w.expr))}
+            fitting = [s for s in scratch if s.buffer.dtype == _FLOATS.get(expr.ctype) and readers == {id(s)}]
+            fitting = fitting if level == self.last else []
             if same_type:
                 self.kept[id(expr)] = f"={same_type[0].buffer.name}"
             elif self.schedule.keep == "output" and fitting:

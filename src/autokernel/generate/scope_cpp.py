@@ -112,7 +112,7 @@ class Scope:
             condition = f"{self.index(self.writer.loops.resolve(expr.index))} < {expr.bound}"
             return f"({condition} ? {self.render(expr.first, True)} : {self.render(expr.second, True)})"
         assert isinstance(expr, Op)
-        if expr.template == "({0} / {1})" and self._by_row(expr):
+        if expr.template == "({0} / {1})" and not inline and self._by_row(expr):
             return f"({self.render(expr.args[0], inline)} * {self._reciprocal(expr.args[1])})"
         parts = []
         for place, arg in enumerate(expr.args):
