@@ -143,6 +143,8 @@ def _buffers(nodes: Iterable[fx.Node], specs: tuple[TensorSpec, ...] | None, kin
         name = specs[position].name if specs and kind == "output" else name
         shape = shape_of(node)
         if any(step == 0 and extent > 1 for step, extent in zip(stride, shape, strict=True)):
+            if kind == "output":
+                raise NotGenerated(what=name, detail="it is an expanded tensor: its elements share memory")
             stride = dense(shape)  # an expanded input may come unexpanded, never the other way round
         made.append(Buffer(name, dtype, shape, stride, kind))
     return tuple(made)
@@ -279,6 +281,8 @@ def _arrange(walker: Walker, group: list[fx.Node], stores: tuple[Store, ...]) ->
         _refuse_leading(reduction, rows)
     checked = []
     for store in stores:
+        if any(v not in columns for box, _ in store.parts for v, _ in box):
+            return None  # only columns can be cut into segments
         varying = store.offset.variables | {v for _, expr in store.parts for v in expr.variables}
         inside = varying & set(columns)
         if set(rows) - store.offset.variables or (inside and inside != set(columns)):

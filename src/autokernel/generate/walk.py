@@ -211,6 +211,8 @@ class Walker:
             mantissa = math.frexp(float(operands[1]))[0]
             if abs(mantissa) == 0.5:  # a power of two, whose reciprocal is exact
                 key, operands[1] = "mul", 1.0 / operands[1]
+        if key in ("clamp_min", "clamp_max"):
+            return self._clamp(node, [operands[0], *(None,) * (key == "clamp_max"), operands[1]], ctype)
         row = TABLE[key]
         inner = ctype
         if row.rule in ("compare", "test"):
@@ -223,15 +225,31 @@ class Walker:
         template = {"float": row.floating, "double": row.double}.get(inner, row.integer)
         if not template:
             raise NotGenerated(what=f"{key} on {inner}", detail="it has no row in the operator table")
-        return self.op(node.name, ctype, template, args, row.weight)
+        return self._wrapped(node, self.op(node.name, ctype, template, args, row.weight))
+
+    def _wrapped(self, node: fx.Node, expr: Expr) -> Expr:
+        """A result of dtype uint8 is what is left of it modulo 256; it is computed in int32."""
+        if node.meta["val"].dtype != torch.uint8:
+            return expr
+        if isinstance(expr, Const):
+            return self.const(int(expr.value) % 256, "int32_t")
+        # By way of int64, as PyTorch converts: a float outside uint8 has no value there.
+        template = "static_cast<int32_t>(static_cast<uint8_t>(static_cast<int64_t>({0})))"
+        return self.op(expr.name, "int32_t", template, (expr,))
 
     def _clamp(self, node: fx.Node, operands: list[Any], ctype: str) -> Expr:
         value = self.cast(operands[0], ctype)
         for bound, key in zip(operands[1:], ("clamp_min", "clamp_max"), strict=False):
             if bound is not None:
                 edge = self.cast(bound, ctype) if isinstance(bound, Expr) else self.const(bound, ctype)
-                value = self.op(node.name, ctype, TABLE[key].floating, (value, edge))
+                value = self.op(node.name, ctype, self._bound(key, bound, ctype), (value, edge))
         return value
+
+    def _bound(self, key: str, bound: Any, ctype: str) -> str:
+        """The template of one side of a clamp: a bound that may be NaN makes the result NaN."""
+        if ctype not in ("float", "double") or (not isinstance(bound, Expr) and not math.isnan(bound)):
+            return TABLE[key].floating
+        return TABLE["maximum" if key == "clamp_min" else "minimum"].floating
 
     def _reduce(self, node: fx.Node, index: Index) -> Expr:
         source, dims = node.args[0], node.args[1]
@@ -267,7 +285,7 @@ class Walker:
         total = self.intern(("reduce", node, index), make)
         if node.target is aten.mean.dim:
             return self.op(node.name, ctype, "({0} / {1})", (total, self.const(count, ctype)), 4)
-        return total
+        return self._wrapped(node, total)
 
     def _reduced_index(self, reduced: tuple[int, ...], at: Index) -> tuple[tuple[Var, ...], Index]:
         """Loop variables of a reduction at row `at`, and the index they make: the row's own columns where they fit."""
@@ -358,7 +376,9 @@ def _same(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
 
 def _to_copy(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
     value = self.value(_source(node), index, box)
-    return self.cast(value, ctype_of(node.meta["val"].dtype))
+    if _source(node).meta["val"].dtype in (torch.uint8, torch.bool):
+        return self.cast(value, ctype_of(node.meta["val"].dtype))
+    return self.cast(self._wrapped(node, value), ctype_of(node.meta["val"].dtype))
 
 
 def _cat(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
@@ -400,7 +420,7 @@ def _cat(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
 
 
 def _full(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
-    return self.const(node.args[1], ctype_of(node.meta["val"].dtype))
+    return self._wrapped(node, self.const(node.args[1], ctype_of(node.meta["val"].dtype)))
 
 
 def _arange(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
@@ -412,7 +432,7 @@ def _arange(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:
     place = index[0] * step + start
     variables = frozenset(v for v in place.variables if not v.dynamic)
     here = self.intern(("position", place), lambda: Position("int64_t", node.name, variables, 0, 1, place))
-    return self.cast(here, ctype)
+    return self.cast(self._wrapped(node, here), ctype)
 
 
 def _gather(self: Walker, node: fx.Node, index: Index, box: Box) -> Expr:

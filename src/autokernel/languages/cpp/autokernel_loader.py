@@ -28,6 +28,7 @@ FLAGS = (
     "-fopenmp",
     "-fPIC",
     "-shared",
+    "-fwrapv",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
