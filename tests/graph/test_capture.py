@@ -203,3 +203,56 @@ def test_a_handler_may_rewrite_the_graph():
     compiled = torch.compile(lambda x: torch.sin(x) + 1, backend=make_backend(rewrite))
     torch.testing.assert_close(compiled(x), x.cos() + 1)
     torch._dynamo.reset()
+
+
+def test_calls_of_a_refused_graph_are_not_booked_on_the_graph_before_it():
+    def model(x):
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    found = capture(model, (torch.randn(4),))
+    assert "baked in" in found.skipped[0].reason
+    assert [graph.calls for graph in found.graphs] == [1]
+
+
+def test_capturing_leaves_inputs_and_buffers_as_they_were():
+    model, x = Counting().eval(), torch.ones(4, 8)
+
+    def writing(x):
+        x.mul_(2)
+        return model(x)
+
+    capture(writing, (x,))
+    assert torch.equal(x, torch.ones(4, 8))
+    capture(model, (x,))
+    capture(model, (x,))
+    calls = model.calls.clone()
+    capture(model, (x,))
+    assert torch.equal(model.calls, calls)
+
+
+def test_a_copy_that_the_caller_gets_is_not_taken_for_its_input():
+    (graph,) = capture(lambda x: (x.repeat(1, 1), x + 1), (torch.randn(3, 4),)).graphs
+    x = torch.randn(3, 4)
+    assert all(out.data_ptr() != x.data_ptr() for out in graph.module(x))
+
+
+def test_an_operator_that_can_not_be_lowered_does_not_cost_its_graph(monkeypatch):
+    from autokernel.graph import facts
+
+    def refuse(function, inputs):
+        raise RuntimeError
+
+    monkeypatch.setattr(facts, "lower", refuse)
+    facts._lowered_facts.cache_clear()
+    try:
+        (graph,) = capture(lambda x: torch.cumsum(x, 1).exp() + 1, (torch.randn(3, 29),)).graphs
+    finally:
+        facts._lowered_facts.cache_clear()
+    assert [region.kind for region in graph.regions] == ["pointwise"]
+
+
+def test_a_bool_to_a_power_is_an_integer():
+    (graph,) = capture(lambda x: (x > 0) ** 2, (torch.randn(3, 4),)).graphs
+    assert graph.module(torch.ones(3, 4))[0].dtype == torch.int64

@@ -237,6 +237,19 @@ def test_trying_out_leaves_the_example_inputs_alone():
     x = torch.ones(3)
     from_objects(lambda x: x.mul_(2), (x,))
     assert torch.equal(x, torch.ones(3))
+    model = nn.BatchNorm1d(3).eval()
+    model.register_forward_hook(lambda module, *_: (module.num_batches_tracked.add_(1), None)[1])
+    from_objects(model, (torch.ones(2, 3),))
+    assert int(model.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [(5, None, "not a int"), ({"x": 1}, None, "given as kwargs"), ((), [1], "kwargs must be a dict")],
+)
+def test_arguments_of_the_wrong_kind_are_named(args, kwargs, message):
+    with pytest.raises(TargetInvalid, match=message):
+        from_objects(torch.sin, args, kwargs)
 
 
 @pytest.mark.parametrize("name", ["llama_mini", "gpt2_block", "conv_net"])

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import preserve_node_meta
+from torch.utils import _pytree as pytree
 
 from autokernel.errors import CaptureFailed, OutOfMemory
 from autokernel.graph import Capture, CapturedGraph, Skipped
@@ -47,16 +49,20 @@ def capture(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[st
     graphs: list[CapturedGraph] = []
     skipped: list[Skipped] = []
     calls: list[int] = []
+    pending: int | None = None  # the graph just kept; none when the next to be counted was refused
 
     def keep(graph: CapturedGraph, inputs: Sequence[Any]) -> None:
+        nonlocal pending
+        pending = len(graphs)
         graphs.append(graph)
         calls.append(0)
 
     def count(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        position = len(calls) - 1
+        nonlocal pending
+        position, pending = pending, None
 
         def run(*values: Any) -> Any:
-            if position >= 0:
+            if position is not None:
                 calls[position] += 1
             return gm(*values)
 
@@ -67,8 +73,9 @@ def capture(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[st
     backend = make_backend(keep, count, skipped=skipped)
     try:
         # at its own limit of recompilations Dynamo goes on without capturing, and without a word
-        with torch.no_grad(), torch._dynamo.config.patch(recompile_limit=_RECOMPILATIONS):
-            torch.compile(model, backend=backend, dynamic=False)(*args, **(kwargs or {}))
+        limit = torch._dynamo.config.patch(recompile_limit=_RECOMPILATIONS)
+        with torch.no_grad(), limit, _untouched(model, args, kwargs or {}) as (own_args, own_kwargs):
+            torch.compile(model, backend=backend, dynamic=False)(*own_args, **own_kwargs)
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise OutOfMemory(doing="capturing the model", detail=error) from error
     except Exception as error:  # the model runs in plain PyTorch (the workload tried it): it is tracing that failed
@@ -80,6 +87,29 @@ def capture(model: Callable[..., Any], args: Sequence[Any] = (), kwargs: dict[st
         raise CaptureFailed(target=what, detail=reason)
     counted = [dataclasses.replace(graph, calls=max(n, 1)) for graph, n in zip(graphs, calls, strict=True)]
     return Capture(graphs=tuple(counted), skipped=tuple(skipped))
+
+
+@contextmanager
+def _untouched(model: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Copies of the arguments for a model that may write into them; buffers it changes are put back."""
+    copies: dict[int, Tensor] = {}  # one copy of each tensor: what is given twice stays one thing
+
+    def copy(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if id(leaf) not in copies:
+            copies[id(leaf)] = leaf.detach().clone()
+        return copies[id(leaf)]
+
+    buffers = list(model.buffers()) if isinstance(model, torch.nn.Module) else []
+    first = [(buffer, buffer.detach().clone()) for buffer in buffers]
+    try:
+        yield pytree.tree_map(copy, (tuple(args), kwargs))
+    finally:
+        for buffer, value in first:
+            if not torch.equal(buffer, value):
+                with torch.no_grad():
+                    buffer.copy_(value)
 
 
 def make_backend(
@@ -237,7 +267,23 @@ def _does_nothing(node: fx.Node) -> bool:
         return False
     given = source.meta.get("val")
     same = isinstance(given, Tensor) and given.dtype == out.dtype and same_layout(given, out)
-    return same and facts_of(node).kind == "view"
+    if not same or facts_of(node).kind != "view":
+        return False
+    return _aliases(node) or not _reaches_output(node)
+
+
+def _aliases(node: fx.Node) -> bool:
+    """Whether its result is its input's memory; `repeat`, `cat` and an asked-for copy make memory of their own."""
+    schema = getattr(node.target, "_schema", None)
+    asked = bool(node.kwargs.get("copy"))
+    for argument, value in zip(schema.arguments, node.args, strict=False) if schema is not None else ():
+        asked = asked or (argument.name == "copy" and bool(value))
+    return schema is not None and not asked and any(result.alias_info is not None for result in schema.returns)
+
+
+def _reaches_output(node: fx.Node) -> bool:
+    """Whether the caller gets this memory, as it is or seen through views: it must not be an input's then."""
+    return any(user.op == "output" or (facts_of(user).kind == "view" and _reaches_output(user)) for user in node.users)
 
 
 def _check(gm: fx.GraphModule, module: fx.GraphModule, inputs: Sequence[Any], what: str) -> None:

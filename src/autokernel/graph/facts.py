@@ -120,11 +120,12 @@ def _lowered_facts(alone: _Alone) -> Facts:
     node = alone.node
     vals = [value_of(argument) for argument in node.all_input_nodes]
     if not all(isinstance(val, Tensor) for val in vals):
-        return Facts("opaque", reason=f"{node.target} takes something else than tensors")
+        return Facts("barrier", reason=f"{node.target} takes something else than tensors")
     try:
         lowered = lower(alone.function(), vals)
-    except Exception as error:  # an operator that tracing can't take apart stays whole, with the reason
-        return Facts("opaque", reason=f"{node.target}: {type(error).__name__}: {str(error).splitlines()[0]}")
+    except Exception as error:  # what can't be lowered has no task: it stays in the graph, outside all regions
+        first = next(iter(str(error).strip().splitlines()), "")
+        return Facts("barrier", reason=f"{node.target}: {type(error).__name__}: {first}")
     return _read(lowered, node)
 
 

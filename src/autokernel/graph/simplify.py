@@ -230,7 +230,9 @@ _POWERS = {
 def _pow(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, exponent = args
     floating = value_of(x).dtype.is_floating_point
-    whole = float(exponent) in (1.0, 2.0, 3.0) and isinstance(exponent, int)
+    # a bool's power is an integer; its product would be a bool
+    integer = isinstance(exponent, int) and value_of(x).dtype != torch.bool
+    whole = float(exponent) in (1.0, 2.0, 3.0) and integer
     if float(exponent) in _POWERS and (floating or whole):
         return _POWERS[float(exponent)](emit, x)
     return _pointwise(emit, node.target, args, kwargs)

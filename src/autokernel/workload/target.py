@@ -64,6 +64,12 @@ def from_objects(model: Callable[..., Any], args: Any = (), kwargs: dict[str, An
         raise TargetInvalid(target="python", detail=f"a {type(model).__name__} can't be called")
     if isinstance(args, Tensor):
         args = (args,)
+    if not isinstance(args, (tuple, list)):
+        hint = "; a dict is given as kwargs" if isinstance(args, dict) else ""
+        detail = f"args must be a Tensor, tuple or list, not a {type(args).__name__}{hint}"
+        raise TargetInvalid(target="python", detail=detail)
+    if kwargs is not None and not isinstance(kwargs, dict):
+        raise TargetInvalid(target="python", detail=f"kwargs must be a dict, not a {type(kwargs).__name__}")
     if isinstance(model, nn.Module):
         model.eval()
     label = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "function")
@@ -256,8 +262,23 @@ def _tensors(case: Case) -> list[Tensor]:
 def _try_out(workload: Workload) -> None:
     """One call of each case in plain PyTorch: inputs that don't fit are the user's to see now, not in a trace."""
     for case in workload.cases:
-        with user_code(workload.target, "running the model on its example inputs", workload.path), torch.no_grad():
+        doing = "running the model on its example inputs"
+        with _keeping_buffers(workload.model), user_code(workload.target, doing, workload.path), torch.no_grad():
             workload.model(*_copies(case.args), **_copies(case.kwargs))
+
+
+@contextlib.contextmanager
+def _keeping_buffers(model: Any) -> Iterator[None]:
+    """Counters and caches of the user's model are not ours to move."""
+    buffers = list(model.buffers()) if isinstance(model, nn.Module) else []
+    first = [buffer.detach().clone() for buffer in buffers]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(buffers, first, strict=True):
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
 
 
 def _copies(value: Any) -> Any:
