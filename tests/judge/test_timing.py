@@ -226,9 +226,25 @@ def test_rolling_gives_new_numbers_and_leaves_indices(sets):
     before = sets[0].inputs[0].clone()
     rolling([X, INDEX])(sets[0], random.Random(5))
     assert not torch.equal(sets[0].inputs[0], before)
-    assert torch.equal(sets[0].inputs[0].flatten().sort().values, before.flatten().sort().values)
+    assert torch.equal(sets[0].inputs[0].abs().flatten().sort().values, before.abs().flatten().sort().values)
     assert torch.equal(sets[0].inputs[1], torch.arange(64))
     assert sets[0].inputs_changed() == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_inputs_of_either_sign_are_negated_half_of_the_time_and_no_others(dtype):
+    source = torch.rand(40).to(getattr(torch, dtype)) + 1
+    specs = [TensorSpec(name="x", dtype=dtype, shape=(40,), stride=(1,), domain=d) for d in ("real", "positive")]
+    one = BufferSet.create([source, source], [])
+    draw, signs = random.Random(3), set()
+    for _ in range(20):
+        rolling(specs)(one, draw)
+        signs.add(bool((one.inputs[0] < 0).all()))
+        assert torch.equal(one.inputs[0].abs().sort().values, source.sort().values)
+        assert (one.inputs[1] > 0).all() and one.inputs_changed() == []
+    assert signs == {True, False}
+    one.inputs[0][3] *= -1
+    assert one.inputs_changed() == [0]
 
 
 @given(st.integers(1, 1 << 34), st.floats(1e-7, 10), st.integers(1 << 20, 1 << 29))

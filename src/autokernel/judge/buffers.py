@@ -148,6 +148,7 @@ class BufferSet:
         self._kept: list[Tensor] = []  # what the sources' bits belong to
         self._sources: list[Words] = []
         self._shifts: list[int] = []
+        self._signs: list[int] = []  # a mask of the sign bit, or 0
         slots = (*layout.inputs, *layout.outputs)
         self._guards = [(s.base - CANARY_BYTES, s.base) for s in slots]
         self._guards += [(s.base + s.bytes, s.base + s.bytes + CANARY_BYTES) for s in slots]
@@ -202,19 +203,23 @@ class BufferSet:
         self._kept = [_span(t) for t in inputs]
         self._sources = [_bits(t) for t in self._kept]
         self._shifts = [0] * len(inputs)
+        self._signs = [0] * len(inputs)
         for index in range(len(inputs)):
             self._fill(index)
 
-    def roll(self, movable: Sequence[bool], shift: int) -> None:
+    def roll(self, movable: Sequence[bool], shift: int, negated: Sequence[bool] | None = None) -> None:
         """New values at the price of a copy: the elements of each `movable` input, rotated by `shift` in memory.
 
-        For inputs whose elements are exchangeable (dense activations and weights); indices and masks stay.
+        For inputs whose elements are exchangeable (dense activations and weights); indices and masks stay. Those of
+        them that are `negated` have the signs of all elements of the source turned round as well; they are IEEE floats.
         """
         for index, may in enumerate(movable):
             words = self.layout.inputs[index].words
             count = len(self._sources[index]) // words
             if may and count:
                 self._shifts[index] = shift % count * words
+                bits = 8 * self._sources[index].itemsize
+                self._signs[index] = 1 << (bits - 1) if negated is not None and negated[index] else 0
                 self._fill(index)
 
     def inputs_changed(self) -> list[int]:
@@ -298,12 +303,18 @@ class BufferSet:
     def _fill(self, index: int) -> None:
         target, source, shift = self._target(index), self._sources[index], self._shifts[index]
         cut = len(source) - shift
-        target[shift:] = source[:cut]
-        target[:shift] = source[cut:]
+        if sign := self._signs[index]:
+            np.bitwise_xor(source[:cut], source.dtype.type(sign), out=target[shift:])
+            np.bitwise_xor(source[cut:], source.dtype.type(sign), out=target[:shift])
+        else:
+            target[shift:] = source[:cut]
+            target[:shift] = source[cut:]
 
     def _same(self, index: int) -> bool:
         target, source, shift = self._target(index), self._sources[index], self._shifts[index]
         cut = len(source) - shift
+        if sign := self._signs[index]:
+            source = source ^ source.dtype.type(sign)
         return np.array_equal(target[shift:], source[:cut]) and np.array_equal(target[:shift], source[cut:])
 
     def _target(self, index: int) -> Words:

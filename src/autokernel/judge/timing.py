@@ -157,14 +157,26 @@ def probe(inputs: int) -> Kernel:
 def rolling(specs: Sequence[TensorSpec]) -> Refresh:
     """New values by rotating the elements of the inputs that are drawn alike (real numbers); masks and indices stay.
 
-    It costs a copy. A task with nothing to rotate needs a `refresh` that draws (and calls `BufferSet.rewrite`).
+    Inputs of either sign are also negated, as a coin falls for each. It costs a copy. A task with nothing to rotate
+    needs a `refresh` that draws (and calls `BufferSet.rewrite`).
     """
     movable = [s.domain in _MOVABLE_DOMAINS and torch_dtype(s.dtype).is_floating_point for s in specs]
+    signed = [may and _signed(spec) for may, spec in zip(movable, specs, strict=True)]
 
     def refresh(buffers: BufferSet, draw: random.Random) -> None:
-        buffers.roll(movable, draw.getrandbits(40))
+        buffers.roll(movable, draw.getrandbits(40), [may and draw.getrandbits(1) == 1 for may in signed])
 
     return refresh
+
+
+def _signed(spec: TensorSpec) -> bool:
+    """Whether the negative of an input is as likely a value of it: real, both signs seen or nothing known, finite."""
+    seen = spec.statistics
+    if spec.domain != "real" or spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
+        return False
+    if seen is None or seen.minimum is None or seen.maximum is None:
+        return True
+    return seen.minimum < 0 < seen.maximum and seen.fraction_inf == 0
 
 
 @functools.cache

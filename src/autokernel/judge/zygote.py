@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from autokernel.judge import isolation, protocol
@@ -288,11 +288,12 @@ def _wipe_system_v() -> None:
     import ctypes
 
     libc = ctypes.CDLL(None)
-    for kind, remove in (
-        ("shm", lambda i: libc.shmctl(i, 0, None)),
-        ("sem", lambda i: libc.semctl(i, 0, 0, 0)),
-        ("msg", lambda i: libc.msgctl(i, 0, None)),
-    ):
+    removers: dict[str, Callable[[int], object]] = {
+        "shm": lambda i: libc.shmctl(i, 0, None),
+        "sem": lambda i: libc.semctl(i, 0, 0, 0),
+        "msg": lambda i: libc.msgctl(i, 0, None),
+    }
+    for kind, remove in removers.items():
         try:
             with open(f"/proc/sysvipc/{kind}") as file:
                 identifiers = [int(line.split()[1]) for line in file.readlines()[1:]]
