@@ -80,11 +80,11 @@ def test_an_output_whose_elements_share_memory_is_refused():
     assert found.kind is None and "share memory" in found.reason
 
 
-def test_row_values_put_together_along_the_rows_are_refused_or_right(make, run, agree):
-    region = make(lambda x, y: torch.cat((x.sum(-1), y.amax(-1)), 0), [torch.randn(5, 40), torch.randn(5, 40)])
-    if coverage(region.module).kind is not None:
-        source = generate(region.task, region.module, Schedule())
-        agree(run(source, region.inputs, region.eager), region.eager, region.exact)
+def test_row_values_put_together_along_the_rows_are_refused():
+    found = coverage(
+        lower(lambda x, y: torch.cat((x.sum(-1), y.amax(-1)), 0), [torch.randn(5, 40), torch.randn(5, 40)])
+    )
+    assert found.kind is None and "no order of loops" in found.reason
 
 
 def test_an_index_checked_in_a_flat_loop_of_many_threads_is_flagged_once(make, run, agree):
@@ -100,5 +100,5 @@ def test_a_row_divisor_behind_a_condition_stays_there(make, run, agree):
     region = make(function, [torch.randn(3, 40), torch.randn(5, 40), torch.rand(3, 1) + 1])
     for schedule in (Schedule(), Schedule(divide="reciprocal"), Schedule(divide="reciprocal", keep="output")):
         source = generate(region.task, region.module, schedule)
-        assert "divisor_value_reciprocal" not in source
+        assert "_reciprocal = 1 / arg2" not in source
         agree(run(source, region.inputs, region.eager), region.eager, region.exact)
