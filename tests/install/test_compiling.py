@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from autokernel.install import compiling
 from autokernel.install.compiling import MODES, baseline, compile_alone, inductor_patches
 
 
@@ -56,3 +57,14 @@ def test_max_autotune_sets_inductor_s_own_options():
     assert inductor_patches("default") == {}
     assert inductor_patches("max-autotune")["max_autotune"] is True
     assert set(MODES) == {"eager", "default", "max-autotune"}
+
+
+def test_a_baseline_of_several_shapes_is_compiled_for_each(monkeypatch):
+    backend = Recorder()
+    monkeypatch.setattr(
+        compiling, "compile_alone", lambda model, mode, **rest: compile_alone(model, backend=backend, **rest)
+    )
+    compiled = baseline(torch.sin, "default", dynamic=False)
+    for size in (3, 4, 5, 6):
+        compiled(torch.ones(size))
+    assert backend.compiled == 4

@@ -1,5 +1,6 @@
 """What a run keeps for the model, read in another process as well as in this one."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from autokernel.errors import BrokenFile, NewerSchema, NotARun
+from autokernel.errors import BrokenFile, KernelInvalid, NewerSchema, NotARun
 from autokernel.install.backend import FallbackWarning
 from autokernel.install.saved import FILE, apply_saved, load_saved, load_winners, save_winners, saved_backend
 
@@ -112,3 +113,16 @@ def test_nothing_kept_is_the_best_baseline(tmp_path, inputs):
     save_winners(tmp_path, [], "eager")
     assert load_winners(tmp_path) == []
     assert torch.equal(apply_saved(tmp_path, model)(*inputs), model(*inputs))
+
+
+def test_a_kernel_that_does_not_compile_here_is_a_named_error(tmp_path, inputs, winners_of):
+    (winner,) = winners_of(model, *inputs)
+    broken = dataclasses.replace(
+        winner, source=winner.source.replace('SOURCE = r"""', 'SOURCE = r"""no C++ at all;', 1)
+    )
+    assert broken.source != winner.source
+    save_winners(tmp_path, [broken], "eager")
+    with pytest.raises(KernelInvalid, match=winner.task.id):
+        apply_saved(tmp_path, model)
+    with pytest.raises(KernelInvalid, match=winner.task.id):
+        saved_backend(tmp_path)

@@ -32,11 +32,14 @@ def compile_alone(model: Callable[..., Any], **options: Any) -> Callable[..., An
     return compiled
 
 
-def baseline(model: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
-    """The model as a user would run it without autokernel: as it is, or compiled whole."""
+def baseline(model: Callable[..., Any], mode: Mode, *, dynamic: bool | None = None) -> Callable[..., Any]:
+    """The model as a user would run it without autokernel: as it is, or compiled whole.
+
+    dynamic=False compiles every shape for itself, as `install` does: the fair baseline where several will come.
+    """
     if mode == "eager":
         return model
-    return compile_alone(model, mode=_TORCH_MODE[mode])
+    return compile_alone(model, mode=_TORCH_MODE[mode], dynamic=dynamic)
 
 
 def inductor_patches(mode: Mode) -> dict[str, Any]:

@@ -59,6 +59,8 @@ def operator(winner: Winner, original: fx.GraphModule) -> Operator:
 
 def misfit(task: Task, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> str | None:
     """Why a kernel of `task` can't stand in for a region with these boundary nodes; None when it can."""
+    if not inputs:
+        return "it has no tensor inputs"  # the dispatcher could not tell whose operator it is
     for specs, nodes, what in ((task.inputs, inputs, "input"), (task.outputs, outputs, "output")):
         if len(specs) != len(nodes):
             return f"{len(nodes)} {what}s where the task has {len(specs)}"

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from autokernel.errors import NotARun
+from autokernel.errors import KernelInvalid, NotARun
 from autokernel.install import Winner
 from autokernel.install.backend import FallbackWarning, Installed, install
 from autokernel.install.compiling import Mode
 from autokernel.install.kernel import load
 from autokernel.install.substitute import Backend, Substitution
+from autokernel.languages import CompileFailure
 from autokernel.records import KeptKernel, KeptKernels
 
 FILE = "winners.json"
@@ -68,7 +69,10 @@ def apply_saved(run: Path, model: Callable[..., Any]) -> Installed:
     once, counted in `fallbacks`. Raises as `load_saved` does.
     """
     saved = load_saved(run)
-    return install(model, load_winners(run), saved.compiled_as, refused=_unproved(saved, model))
+    winners, refused = load_winners(run), _unproved(saved, model)
+    if refused is None:
+        _load_all(run, winners)
+    return install(model, winners, saved.compiled_as, refused=refused)
 
 
 def saved_backend(run: Path) -> Backend:
@@ -82,9 +86,18 @@ def saved_backend(run: Path) -> Backend:
     if refused is not None:
         warnings.warn(f"autokernel: the model is compiled without kernels: {refused}", FallbackWarning, stacklevel=2)
         winners = []
-    for winner in winners:
-        load(winner.source)
+    _load_all(run, winners)
     return Substitution(winners, saved.compiled_as).backend()
+
+
+def _load_all(run: Path, winners: Sequence[Winner]) -> None:
+    """Build and load; a kernel that this machine's compiler refuses is named with its task."""
+    for winner in winners:
+        try:
+            load(winner.source)
+        except CompileFailure as failure:
+            detail = f"its kernel of {winner.task.id} does not compile here: {failure.log.strip()}"
+            raise KernelInvalid(path=run / FILE, detail=detail) from failure
 
 
 def _unproved(saved: KeptKernels, model: Any) -> str | None:
