@@ -9,6 +9,7 @@ from torch import nn
 
 from autokernel.verify.observe import fresh, observe
 from autokernel.verify.outputs import check_outputs
+from autokernel.verify.tolerance import compare
 from autokernel.workload import Case, Workload
 
 
@@ -178,3 +179,29 @@ def test_half_precision_models_are_judged_by_their_own_rounding(dtype):
     assert check.passed
     assert all(row.eager_max_error > 1e-4 for row in check.rows)
     assert not verdict(model, lambda x: model(x) * 1.05, x).passed
+
+
+def test_an_output_without_a_finite_value_is_named_as_not_compared():
+    check = verdict(lambda x: x * torch.nan, lambda x: x * torch.nan, torch.randn(4, 4))
+    assert check.uncompared == ["output", "output (fresh inputs)"]
+    assert any("nothing was compared" in note for note in check.notes)
+    finite, nothing = torch.ones(3), torch.full((3,), torch.nan)
+    assert compare(finite, {"eager": finite}, nothing.double(), None).worst > 1
+
+
+def test_a_view_of_a_buffer_is_seen_as_the_call_left_it():
+    model = nn.BatchNorm1d(3)
+
+    def call(x):
+        return model.num_batches_tracked.add_(1)[None]
+
+    assert int(observe(call, model, Case((torch.ones(2, 3),)))["output"]) == 1
+
+
+def test_a_model_that_refuses_float64_with_any_error_is_compared_with_eager():
+    def model(x):
+        return {torch.float32: x * 2}[x.dtype]
+
+    check = verdict(model, model, torch.randn(4, 4))
+    assert check.passed
+    assert any("no float64 run" in note for note in check.notes)

@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from autokernel.install.compiling import BASELINES, compile_alone
+from autokernel.install.substitute import Substitution
 from autokernel.records import Proof
+from autokernel.verify import variants
 from autokernel.verify.interval import Interval
 from autokernel.verify.leave_out import InModel
 from autokernel.verify.verify import kept, mode_of, verify
@@ -62,30 +65,38 @@ def wrong(winner):
     return dataclasses.replace(winner, source=text + lie)
 
 
-def test_a_real_gain_is_proved_with_its_kernels_seen_to_run(chain, winners_of, tmp_path):
+@pytest.fixture
+def plain_compiler(monkeypatch):
+    """torch.compile without Inductor: a compiled baseline in a second instead of a minute."""
+    monkeypatch.setattr(variants, "baseline", lambda model, mode, **_: compile_alone(model, backend="eager"))
+    monkeypatch.setattr(Substitution, "_compile", lambda self, module, inputs: module)
+
+
+def test_a_real_gain_is_proved_with_its_kernels_seen_to_run(chain, winners_of, tmp_path, plain_compiler):
     winners = winners_of(chain.model, *chain.cases[0].args)
     said = []
-    proof = verify(chain, winners, modes=(), budget_seconds=8, say=said.append)
+    proof = verify(chain, winners, modes=("default",), budget_seconds=8, say=said.append)
     assert proof.result == "gain"
-    assert (proof.recommended, proof.compiled_as, proof.best_baseline) == ("autokernel", "eager", "eager")
+    assert proof.recommended == "autokernel"
+    assert [row.name for row in proof.baselines] == ["eager", "torch.compile"]
     assert proof.baselines[0].ci_low > 1
     assert proof.ours_ms < proof.baselines[0].ms
     assert all(row.passed for row in proof.outputs)
     assert all(row.engaged == row.occurrences == 1 for row in proof.winners if row.kept)
     assert proof.fallbacks == 0
     assert {winner.task.id for winner in kept(proof, winners)} == {row.task for row in proof.winners if row.kept}
-    assert mode_of(proof) == "eager"
+    assert BASELINES[mode_of(proof)] == proof.compiled_as
     assert said
     path = tmp_path / "proof.json"
     path.write_text(proof.dump())
     assert Proof.load(path) == proof
 
 
-def test_a_kernel_that_slows_the_model_is_taken_out_and_the_others_stay(chain, winners_of):
+def test_a_kernel_that_slows_the_model_is_taken_out_and_the_others_stay(chain, winners_of, plain_compiler):
     winners = winners_of(chain.model, *chain.cases[0].args)
     assert len(winners) == 2
     winners[1] = slower(winners[1])
-    proof = verify(chain, winners, modes=(), budget_seconds=40)
+    proof = verify(chain, winners, modes=("default",), budget_seconds=40)
     rows = {row.task: row for row in proof.winners}
     assert not rows[winners[1].task.id].kept
     assert rows[winners[1].task.id].ci_high < 1
@@ -141,3 +152,34 @@ def test_a_winner_is_taken_out_only_when_the_model_is_measurably_faster_without_
     assert InModel(None).pays
     assert InModel(Interval(0.995, 0.98, 1.01, 8)).pays
     assert not InModel(Interval(0.98, 0.97, 0.995, 8)).pays
+
+
+def test_without_a_compiled_baseline_there_is_no_gain(chain, winners_of, monkeypatch):
+    winners = winners_of(chain.model, *chain.cases[0].args)
+
+    def refuse(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr("autokernel.verify.leave_out.ours", refuse)
+    proof = verify(chain, winners, modes=(), budget_seconds=20)
+    assert (proof.result, proof.recommended) == ("no gain", "eager")
+    assert any("torch.compile wasn't measured" in note for note in proof.notes)
+    assert any("2 of 2 kept kernels were not measured alone" in note for note in proof.notes)
+    assert {row.note for row in proof.winners} == {"not measured alone: RuntimeError"}
+
+
+def test_timed_calls_leave_the_inputs_and_buffers_of_the_user_alone():
+    class Writing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+
+        def forward(self, x):
+            self.calls.add_(1)
+            return x.mul_(2) + self.calls
+
+    model, x = Writing(), torch.ones(3)
+    proof = verify(Workload("writing", model, (Case((x,)),), "python"), [], modes=(), budget_seconds=1)
+    assert proof.result == "no gain"
+    assert torch.equal(x, torch.ones(3))
+    assert torch.equal(model.calls, torch.zeros(1))

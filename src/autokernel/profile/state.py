@@ -30,7 +30,7 @@ def keeping_buffers(model: Any) -> Iterator[dict[str, Tensor]]:
     finally:
         with torch.no_grad():
             for name, buffer in named_buffers(model):
-                if name in first and not same(buffer, first[name]):
+                if name in first and buffer.shape == first[name].shape and not same(buffer, first[name]):
                     buffer.copy_(first[name])
 
 

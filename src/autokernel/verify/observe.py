@@ -35,7 +35,8 @@ def observe(call: Callable[..., Any], model: Any, case: Case) -> Observed:
             for name, buffer in named_buffers(model)
             if not same(buffer, buffers[name])
         }
-    return {name: value.detach().clone() for name, value in {**seen, **changed, **moved}.items()}
+        # cloned before the buffers are put back: an output may be a view of one
+        return {name: value.detach().clone() for name, value in {**seen, **changed, **moved}.items()}
 
 
 def _named(name: str, tree: Any) -> Observed:

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from autokernel.records import OutputRow
 from autokernel.verify.observe import Observed, fresh, observe
 from autokernel.verify.raised import ROUNDOFF, raise_tensor, raised, raised_model
-from autokernel.verify.tolerance import WRONG, compare, compare_to_eager
+from autokernel.verify.tolerance import WRONG, Comparison, compare, compare_to_eager
 from autokernel.workload import Case, Workload
 
 _WOBBLES, _FEWEST = 4, 2  # runs that show what rounding may do; the fewest even when time is short
@@ -33,6 +33,7 @@ class Check:
 
     rows: list[OutputRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    uncompared: list[str] = field(default_factory=list)  # outputs without one finite element: nothing shows them right
 
     @property
     def passed(self) -> bool:
@@ -89,17 +90,22 @@ def _check_case(
     for name, value in found.items():
         others = {other: results[name] for other, results in seen.items() if name in results}
         exact = reference.get(name) if reference is not None else None
-        check.rows.append(_row(labels[0] + name + labels[1], value, others, exact, spread.get(name)))
+        label = labels[0] + name + labels[1]
+        comparison = _compare(value, others, exact, spread.get(name))
+        if not comparison.compared:
+            check.uncompared.append(label)
+            check.notes.append(f"{label}: nothing was compared, it is NaN or infinite everywhere")
+        check.rows.append(_row(label, value, eager[name], comparison))
 
 
-def _row(
-    name: str, ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor | None, spread: Tensor | None
-) -> OutputRow:
+def _compare(ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor | None, spread: Tensor | None) -> Comparison:
     eager = honest["eager"]
     if not eager.is_floating_point() or reference is None or reference.shape != eager.shape:
-        found = compare_to_eager(ours, eager)
-    else:
-        found = compare(ours, honest, reference, spread)
+        return compare_to_eager(ours, eager)
+    return compare(ours, honest, reference, spread)
+
+
+def _row(name: str, ours: Tensor, eager: Tensor, found: Comparison) -> OutputRow:
     return OutputRow(
         name=name,
         max_error=found.max_error,
@@ -130,7 +136,7 @@ def _reference(
 
     try:
         reference = run(0.0, 0)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except Exception as error:  # whatever the user's code raises in float64: the weaker rule and its note remain
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         _once(check, f"no float64 run of this model exists ({first}); outputs are compared with eager's")
         return None, {}

@@ -25,9 +25,11 @@ class Comparison:
     max_error: float
     eager_max_error: float
     worst: float  # largest |err| / tolerance
+    compared: bool = True  # False: both are NaN or infinite everywhere, alike, so no value was looked at
 
 
 WRONG = Comparison(_WRONG, 0.0, _WRONG)
+_SPECIAL = Comparison(0.0, 0.0, 0.0, compared=False)
 
 
 def compare(ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor, spread: Tensor | None) -> Comparison:
@@ -37,7 +39,7 @@ def compare(ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor, sprea
         return WRONG
     usable = torch.isfinite(eager) & torch.isfinite(reference)
     if not bool(usable.any()):
-        return Comparison(0.0, 0.0, 0.0)
+        return _without_values(eager)
     exact = reference[usable]
     error = (ours[usable].double() - exact).abs()
     errors = [(value[usable].double() - exact).abs().nan_to_num(0, 0, 0) for value in honest.values()]
@@ -54,12 +56,19 @@ def compare_to_eager(ours: Tensor, eager: Tensor) -> Comparison:
         return WRONG
     usable = torch.isfinite(eager)
     if not bool(usable.any()):
-        return Comparison(0.0, 0.0, 0.0)
+        return _without_values(eager)
     base = eager[usable].double()
     error = (ours[usable].double() - base).abs()
     relative = _AGAINST_EAGER.get(eager.dtype, 4e-2)
     allowed = relative * (base.square().mean().sqrt() + base.abs()) + torch.finfo(eager.dtype).tiny
     return Comparison(float(error.max()), 0.0, float((error / allowed).max()))
+
+
+def _without_values(eager: Tensor) -> Comparison:
+    """No element can be measured: nothing to be wrong about if there is none; finite values unmeasured are wrong."""
+    if eager.numel() == 0:
+        return Comparison(0.0, 0.0, 0.0)
+    return WRONG if bool(torch.isfinite(eager).any()) else _SPECIAL
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -14,6 +14,8 @@ import torch
 from autokernel.install import Winner
 from autokernel.install.backend import FallbackWarning, Installed, install
 from autokernel.install.compiling import BASELINES, Mode, baseline
+from autokernel.profile.state import clone, keeping_buffers
+from autokernel.verify.observe import observe
 from autokernel.workload import Case, Workload
 
 Say = Callable[[str], None]
@@ -53,7 +55,8 @@ def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Calla
             continue
 
         def build(mode: Mode = mode, name: str = name) -> Variant:
-            compiled = baseline(workload.model, mode)
+            # our kernels' graphs are compiled a shape at a time; symbolic sizes would be a weaker baseline
+            compiled = baseline(workload.model, mode, dynamic=False if len(workload.cases) > 1 else None)
             return _warm(Variant(name, mode, compiled, _once(compiled, workload)), log.say)
 
         try:
@@ -87,14 +90,29 @@ def weighted(cases: Sequence[Case]) -> list[tuple[Case, int]]:
 
 def _once(model: Callable[..., Any], workload: Workload) -> Callable[[], None]:
     plan = weighted(workload.cases)
+    kept = _leaves_traces(workload)
 
     def once() -> None:
         with torch.no_grad():
             for case, repeats in plan:
                 for _ in range(repeats):
-                    model(*case.args, **case.kwargs)
+                    if kept:
+                        with keeping_buffers(workload.model):
+                            args, kwargs = clone((case.args, case.kwargs))
+                            model(*args, **kwargs)
+                    else:
+                        model(*case.args, **case.kwargs)
 
     return once
+
+
+def _leaves_traces(workload: Workload) -> bool:
+    """Whether a call changes inputs or buffers: then each timed call, of every variant alike, has copies of its own."""
+    return any(
+        name.startswith(("input", "buffer "))
+        for case in workload.cases
+        for name in observe(workload.model, workload.model, case)
+    )
 
 
 def _twice(build: Callable[[], Variant], say: Say) -> Variant:

@@ -19,6 +19,7 @@ import torch
 
 from autokernel.install import Winner
 from autokernel.install.compiling import BASELINES, MODES, Mode
+from autokernel.profile.state import clone, keeping_buffers
 from autokernel.records import BaselineRow, Proof, WinnerRow
 from autokernel.verify.leave_out import InModel, leave_out
 from autokernel.verify.outputs import Check, check_outputs
@@ -131,7 +132,7 @@ def _prove(
     staying = [winner for winner in winners if effects.get(winner.task.id, InModel(None)).pays]
     final = chosen
     if check.passed and staying and len(staying) < len(winners):
-        final = ours(workload, staying, chosen.mode, "ours, final", log.say)
+        final, staying = _rebuilt(workload, winners, staying, chosen, log)
         check = check_outputs(workload, final.model, honest, seed=seed + 1, seconds=_OUTPUTS * clock.budget)
         log.say(f"outputs of the final set: {_verdict(check)}")
     engaged = _engaged(workload, final)
@@ -140,6 +141,7 @@ def _prove(
     rows = tuple(_winner_row(winner, final, engaged, effects, winner in staying) for winner in winners)
     table = _baseline_rows(known, rounds, final.name)
     result = _result(check, table, rows, final)
+    notes = (*log.notes, *_not_shown(known, rows), *check.notes, *_skipped(final))
     best = rounds.fastest([variant.name for variant in known])
     return Proof(
         result=result,
@@ -152,7 +154,7 @@ def _prove(
         outputs=tuple(check.rows),
         winners=rows,
         fallbacks=installed(final).fallbacks,
-        notes=(*log.notes, *check.notes, *_skipped(final)),
+        notes=notes,
         finished_at=_now(),
     )
 
@@ -164,14 +166,41 @@ def _result(
         return "failed"
     if any(installed(final).replaced.values()) and not any(row.engaged for row in rows):
         return "failed"
-    proved = any(row.kept and row.engaged for row in rows) and all(row.ci_low > 1 for row in table)
-    return "gain" if proved else "no gain"
+    compiled = any(row.name != BASELINES["eager"] for row in table)
+    faster = any(row.kept and row.engaged for row in rows) and all(row.ci_low > 1 for row in table)
+    return "gain" if compiled and faster and not check.uncompared else "no gain"
+
+
+def _not_shown(known: Sequence[Variant], rows: Sequence[WinnerRow]) -> list[str]:
+    """What a reader could take for shown, and was not."""
+    notes = []
+    if all(variant.mode == "eager" for variant in known):
+        notes.append("torch.compile wasn't measured; without a compiled baseline there is no gain to speak of")
+    staying = [row for row in rows if row.kept]
+    unmeasured = sum(row.in_model is None for row in staying)
+    if unmeasured:
+        notes.append(f"{unmeasured} of {len(staying)} kept kernels were not measured alone in the model")
+    return notes
+
+
+def _rebuilt(
+    workload: Workload, winners: list[Winner], staying: list[Winner], chosen: Variant, log: Log
+) -> tuple[Variant, list[Winner]]:
+    """The model with those that pay; with all of them where that one can't be built."""
+    try:
+        return ours(workload, staying, chosen.mode, "ours, final", log.say), staying
+    except Exception as error:  # the set that was measured is still there
+        log.note(f"without the kernels that don't pay the model can't be built, all stay: {first_line(error)}")
+        return chosen, winners
 
 
 def _engaged(workload: Workload, variant: Variant) -> dict[str, int]:
     total: dict[str, int] = {}
     for case in workload.cases:
-        for task, count in installed(variant).engaged(*case.args, **case.kwargs).items():
+        args, kwargs = clone((case.args, case.kwargs))
+        with keeping_buffers(workload.model):
+            found = installed(variant).engaged(*args, **kwargs)
+        for task, count in found.items():
             total[task] = total.get(task, 0) + count
     return total
 
