@@ -1,7 +1,7 @@
 """A task folder on disk (task.json, reference.py, kernel.py), and the inputs drawn from its description.
 
-    folder.py   write(region_group, directory) ; load(path) -> LoadedTask
-    inputs.py   draw(task, seed, variant) -> list of tensors
+folder.py   write(region_group, directory) ; load(path) -> LoadedTask
+inputs.py   draw(task, seed, variant) -> list of tensors
 """
 
 from __future__ import annotations
