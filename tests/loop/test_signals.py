@@ -46,6 +46,7 @@ def started(path, seconds, **options):
     command = [sys.executable, "-c", CODE, str(path), str(seconds)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
     assert process.stdout is not None
+    assert "baseline 1/1" in process.stdout.readline()
     assert "first experiment" in process.stdout.readline()
     return process
 
