@@ -70,7 +70,7 @@ def test_a_verdict_tells_the_whole_story(judge):
         ("\0", Stage.check, Reason.bad_source, "not Python"),
         ("(" * 250 + ")" * 250 + "\n" + HONEST, Stage.check, Reason.bad_source, "not Python"),
         ("SERVES = {[1]: 2}\n" + HONEST, Stage.check, Reason.bad_source, "SERVES"),
-        ("SERVES = " + "-" * 3000 + "1\n" + HONEST, Stage.check, Reason.bad_source, "not Python"),
+        ("SERVES = " + "-" * 20000 + "1\n" + HONEST, Stage.check, Reason.bad_source, "not Python"),
     ],
 )
 def test_what_never_gets_to_run_is_rejected_with_the_reason(judge, source, stage, reason, words):

@@ -150,8 +150,8 @@ def test_torch_compile_is_a_baseline_and_a_way_to_compile_the_rest(rows, winners
 
 def test_a_winner_is_taken_out_only_when_the_model_is_measurably_faster_without_it():
     assert InModel(None).pays
-    assert InModel(Interval(0.995, 0.98, 1.01, 8)).pays
-    assert not InModel(Interval(0.98, 0.97, 0.995, 8)).pays
+    assert InModel(None, deciding=Interval(0.995, 0.98, 1.01, 8)).pays
+    assert not InModel(None, deciding=Interval(0.98, 0.97, 0.995, 8)).pays
 
 
 def test_without_a_compiled_baseline_there_is_no_gain(chain, winners_of, monkeypatch):

@@ -27,7 +27,11 @@ class InModel:
 
     gain: Interval | None
     note: str = ""
-    pays: bool = True
+    deciding: Interval | None = None  # the same at TAKE_OUT_CONFIDENCE
+
+    @property
+    def pays(self) -> bool:
+        return self.deciding is None or self.deciding.high >= 1
 
 
 def leave_out(
@@ -59,9 +63,9 @@ def leave_out(
         rounds = measure(calls, seconds=max(left(), 0.0), min_rounds=6, max_rounds=60)
         for task, variant in without.items():
             gain = rounds.ratio(variant.name, full.name)
-            pays = rounds.ratio(variant.name, full.name, TAKE_OUT_CONFIDENCE).high >= 1
-            found[task] = InModel(gain, _words(gain, pays), pays)
-            say(f"{task} in the model: {_words(gain, pays)}")
+            deciding = rounds.ratio(variant.name, full.name, TAKE_OUT_CONFIDENCE)
+            found[task] = InModel(gain, _words(gain, deciding.high >= 1), deciding)
+            say(f"{task} in the model: {found[task].note}")
     return found
 
 
