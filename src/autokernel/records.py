@@ -429,6 +429,12 @@ class Ceilings(Document):
     bandwidth: tuple[tuple[int, float], ...]  # (total bytes moved, bytes per second), ascending sizes
     matrix: dict[str, float]  # dtype → flop per second of a large matrix product
     measured_at: str
+    launch_us: float = 0.0  # what the shortest kernel takes inside a CUDA graph: nothing on a GPU is faster
+    l2_bytes: int | None = None
+    sms: int | None = None
+    driver: str | None = None
+    spec_bytes_per_second: float | None = None  # of the memory, by its clock and width; None where not known
+    spec_flops: dict[str, float] = {}  # dtype → flop per second that no chip of this size and clock can pass
 
     def bytes_per_second(self, size: int) -> float:
         """Bandwidth at a size, interpolated between the measured points (log of the size)."""
@@ -442,9 +448,18 @@ class Ceilings(Document):
         return points[-1][1]
 
     def floor_us(self, flops: int, size: int, dtype: str) -> float:
-        """The larger of the two roofs: bytes over bandwidth at that size, flops over the matrix rate."""
+        """The larger of the roofs: bytes over bandwidth at that size, flops over the matrix rate, one launch."""
         rate = self.matrix.get(dtype) or max(self.matrix.values())
-        return 1e6 * max(size / self.bytes_per_second(max(size, 1)), flops / rate)
+        return max(1e6 * size / self.bytes_per_second(max(size, 1)), 1e6 * flops / rate, self.launch_us)
+
+    def bound_us(self, flops: int, memory_bytes: int, dtype: str) -> float:
+        """What no right kernel can be faster than, by the device's own clocks and widths; 0 where they aren't known.
+
+        `memory_bytes`: only bytes that must cross to or from memory; what L2 may hold or keep has no such bound.
+        """
+        moving = memory_bytes / self.spec_bytes_per_second if self.spec_bytes_per_second else 0.0
+        rate = self.spec_flops.get(dtype)
+        return 1e6 * max(moving, flops / rate if rate else 0.0)
 
 
 class Profile(Document):
@@ -460,6 +475,10 @@ class Profile(Document):
     lines: tuple[LineRow, ...]
     skipped: tuple[str, ...] = ()  # parts that could not be captured, each with its reason
     ceilings: Ceilings
+    device_name: str | None = None
+    busy_us: float | None = None  # a GPU's: some kernel of the undisturbed model runs; `attributed` is of this
+    gaps_us: float | None = None  # the rest of the call: the GPU waits for the CPU; a row of kind "gap"
+    notes: tuple[str, ...] = ()  # how it was measured, where that is not the usual way
 
 
 # --- proof ------------------------------------------------------------------------------------------------------------
