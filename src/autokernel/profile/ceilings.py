@@ -4,8 +4,8 @@ A single bandwidth figure is wrong for most tensors of a real model: small ones 
 fill the memory pipeline. Each point is the best block of three streaming probes (copy, read, read + add + write), so it
 is a ceiling and not an average. In-place probes are left out: they touch half the memory they count.
 
-Measured once for a CPU model, torch version and thread count, and kept as JSON in the user's cache folder. Delete the
-file, or pass `refresh`, to measure again.
+Measured once for a device, torch version and, on a CPU, thread count; kept as JSON in the user's cache folder. Delete
+the file, or pass `refresh`, to measure again. The CPU is measured here, a GPU in ceilings_cuda.py.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def measure_ceilings(
 ) -> Ceilings:
     """Ceilings of `device`, from the cache when it has them. Takes up to about five seconds; `quick` about half a one.
 
-    `threads` None: torch's current number. Quick measurements are cached apart, so they never pass for full ones.
-    Raises `DeviceUnavailable` for a device other than the CPU.
+    `device`: "cpu", "cuda" (the current one) or "cuda:N". `threads`: of a CPU; None: torch's current number. Quick
+    measurements are cached apart, so they never pass for full ones. Raises `DeviceUnavailable`, and `OutOfMemory` where
+    a GPU has too little left.
     """
-    if torch.device(device).type != "cpu":
-        raise DeviceUnavailable(device=device, detail="this version measures the CPU only.")
     count = threads or torch.get_num_threads()
+    if torch.device(device).type != "cpu":
+        return _of_cuda(device, count, refresh, quick)
     path = cache_path(count, quick)
     if not refresh:
         known = _read(path)
@@ -61,6 +62,43 @@ def measure_ceilings(
     return found
 
 
+def _of_cuda(name: str, threads: int, refresh: bool, quick: bool) -> Ceilings:
+    device = cuda_device(name)
+    path = cuda_cache_path(device, quick)
+    known = None if refresh else _read(path)
+    if known is not None:
+        return known
+    from autokernel.profile.ceilings_cuda import measure
+
+    found, complete = measure(device, threads, quick)
+    if complete:  # with little memory free the curve is short: good enough for now, not for later
+        _write(path, found)
+    return found
+
+
+def cuda_device(name: str) -> torch.device:
+    """The CUDA device called `name`, with its number. Raises DeviceUnavailable."""
+    device = torch.device(name)
+    if device.type != "cuda":
+        raise DeviceUnavailable(device=name, detail="only the CPU and NVIDIA GPUs can be measured.")
+    if not torch.cuda.is_available():
+        raise DeviceUnavailable(device=name, detail="torch finds no usable GPU here.")
+    if ":" not in name:
+        return torch.device("cuda", torch.cuda.current_device())
+    if device.index >= torch.cuda.device_count():
+        raise DeviceUnavailable(device=name, detail=f"there are {torch.cuda.device_count()} GPU(s).")
+    return device
+
+
+def cuda_cache_path(device: torch.device, quick: bool = False) -> Path:
+    """Where the ceilings for this GPU, driver and torch version are kept; a slice of a GPU is another GPU."""
+    from autokernel.profile.bounds import driver_version
+
+    found = torch.cuda.get_device_properties(device)
+    key = (found.name, found.multi_processor_count, found.total_memory, driver_version(), torch.__version__, quick)
+    return _cache_file("\n".join(map(str, key)))
+
+
 def cpu_name() -> str:
     """The CPU's model name, as the kernel tells it."""
     try:
@@ -75,6 +113,10 @@ def cpu_name() -> str:
 def cache_path(threads: int, quick: bool = False) -> Path:
     """Where the ceilings for this CPU, torch version and thread count are kept."""
     key = "\n".join((cpu_name(), str(os.cpu_count()), torch.__version__, str(threads), str(quick)))
+    return _cache_file(key)
+
+
+def _cache_file(key: str) -> Path:
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     return settings.cache_dir() / "ceilings" / f"{name}.json"
 
