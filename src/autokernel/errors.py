@@ -94,6 +94,13 @@ class OutOfMemory(AutokernelError):
     remedy = "Use a smaller batch or sequence, or a machine with more memory."
 
 
+class NotGraphable(AutokernelError):
+    """A call that can't be captured as a CUDA graph."""
+
+    template = "This call of the model can't be a CUDA graph: {detail}."
+    remedy = "Run it in another mode; its other baselines are not affected."
+
+
 class SandboxUnavailable(AutokernelError):
     template = "Isolation {isolation} was asked for, but {detail}"
     remedy = (

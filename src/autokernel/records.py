@@ -487,7 +487,7 @@ class Profile(Document):
 class BaselineRow(Record):
     """A whole-model baseline. `ratio` is its time over ours, paired; above 1 means ours is faster."""
 
-    name: str  # "eager" | "torch.compile" | "max-autotune"
+    name: str  # "eager" | "torch.compile" | "max-autotune", each also as "… + CUDA graphs"
     ms: float
     ratio: float
     ci_low: float
@@ -521,6 +521,23 @@ class WinnerRow(Record):
     note: str = ""
 
 
+class AttentionRow(Record):
+    """Attention that stays in the graph, its masks folded and its kernel pinned: all places together, as one winner."""
+
+    sites: tuple[str, ...]  # in words, "16 × attention: mask folded to causal, flash"
+    in_model: float | None = None  # model time without it / with it, paired
+    ci_low: float | None = None
+    ci_high: float | None = None
+    kept: bool
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.kept and not self.sites:
+            raise ValueError("a rewrite that stays has changed something")
+        return self
+
+
 class Proof(Document):
     """proof.json: what `verify` found."""
 
@@ -533,14 +550,16 @@ class Proof(Document):
     baselines: tuple[BaselineRow, ...]
     outputs: tuple[OutputRow, ...]
     winners: tuple[WinnerRow, ...]
+    attention: AttentionRow | None = None  # None: nothing was rewritten
     fallbacks: int = 0
     notes: tuple[str, ...] = ()
     finished_at: str
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.result == "gain" and not any(row.kept and row.engaged for row in self.winners):
-            raise ValueError("a gain needs a kept winner that was seen to run")
+        engaged = any(row.kept and row.engaged for row in self.winners)
+        if self.result == "gain" and not engaged and not (self.attention is not None and self.attention.kept):
+            raise ValueError("a gain needs a kept winner that was seen to run, or rewritten attention that stays")
         return self
 
 
@@ -555,8 +574,9 @@ class KeptKernel(Record):
 class KeptKernels(Document):
     """winners.json: what `apply` puts into the model; later, unverified experiments don't change it."""
 
-    compiled_as: Literal["eager", "default", "max-autotune"]
+    compiled_as: Literal["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-graphs", "eager-graphs"]
     torch: str
     device_class: str
     kernels: tuple[KeptKernel, ...]
+    attention: bool = False  # whether attention that stays in the graph is rewritten too
     finished_at: str

@@ -1,4 +1,4 @@
-"""`torch.compile` for several variants of one model in one process.
+"""`torch.compile` for several variants of one model in one process, with and without CUDA graphs.
 
 Dynamo keeps compiled code per Python code object and stops after eight entries, counting those of other backends: the
 ninth install of a model would run eager without a word. `isolate_recompiles` (torch 2.12 on) gives each call of
@@ -8,18 +8,48 @@ torch.compile a cache of its own; before that, a wrapper with a fresh code objec
 from __future__ import annotations
 
 import inspect
+import os
 import types
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 
-Mode = Literal["eager", "default", "max-autotune"]
-MODES: tuple[Mode, ...] = ("eager", "default", "max-autotune")
-BASELINES: dict[Mode, str] = {"eager": "eager", "default": "torch.compile", "max-autotune": "max-autotune"}
+from autokernel.install.graphs import EagerGraphs
 
-# CUDA graphs don't exist on the CPU; on a device that has them they are a baseline of their own.
-_TORCH_MODE = {"default": None, "max-autotune": "max-autotune-no-cudagraphs"}
+Mode = Literal["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-graphs", "eager-graphs"]
+
+# in the order in which they are measured: what is quick to build, and most often the best, first
+BASELINES: dict[Mode, str] = {
+    "eager": "eager",
+    "default": "torch.compile",
+    "reduce-overhead": "torch.compile + CUDA graphs",
+    "max-autotune": "max-autotune",
+    "max-autotune-graphs": "max-autotune + CUDA graphs",
+    "eager-graphs": "eager + CUDA graphs",
+}
+MODES: tuple[Mode, ...] = tuple(BASELINES)
+GRAPHS: frozenset[Mode] = frozenset({"reduce-overhead", "max-autotune-graphs", "eager-graphs"})
+UNCOMPILED: frozenset[Mode] = frozenset({"eager", "eager-graphs"})
+TWINS: dict[Mode, Mode] = {
+    "default": "reduce-overhead",
+    "reduce-overhead": "default",
+    "max-autotune": "max-autotune-graphs",
+    "max-autotune-graphs": "max-autotune",
+}  # the same code, with CUDA graphs and without
+
+_TORCH_MODE: dict[Mode, str | None] = {
+    "default": None,
+    "reduce-overhead": "reduce-overhead",
+    "max-autotune": "max-autotune-no-cudagraphs",
+    "max-autotune-graphs": "max-autotune",
+}
+
+
+def modes_of(device_class: str) -> tuple[Mode, ...]:
+    """The baselines besides eager that exist on a class of device, in the order to measure them in."""
+    others = tuple(mode for mode in MODES if mode != "eager")
+    return others if device_class == "cuda" else tuple(mode for mode in others if mode not in GRAPHS)
 
 
 def compile_alone(model: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -32,24 +62,65 @@ def compile_alone(model: Callable[..., Any], **options: Any) -> Callable[..., An
     return compiled
 
 
-def baseline(model: Callable[..., Any], mode: Mode, *, dynamic: bool | None = None) -> Callable[..., Any]:
-    """The model as a user would run it without autokernel: as it is, or compiled whole.
+def baseline(
+    model: Callable[..., Any], mode: Mode, *, dynamic: bool | None = None, keep_outputs: bool = False
+) -> Callable[..., Any]:
+    """The model as a user would run it without autokernel: as it is, compiled whole, or replayed as a CUDA graph.
 
     dynamic=False compiles every shape for itself, as `install` does: the fair baseline where several will come.
+    Under CUDA graphs an output is valid until the next call; keep_outputs: "eager-graphs" copies its outputs instead.
     """
     if mode == "eager":
         return model
-    return compile_alone(model, mode=_TORCH_MODE[mode], dynamic=dynamic)
+    if mode == "eager-graphs":
+        return EagerGraphs(model, owner=model, keep_outputs=keep_outputs)
+    compiled = compile_alone(model, mode=_TORCH_MODE[mode], dynamic=dynamic)
+    return stepping(compiled) if mode in GRAPHS else compiled
+
+
+def stepping(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """A function compiled with CUDA graphs, told before each call that outputs of the last one may be overwritten."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(*args, **kwargs)
+
+    return call
 
 
 def inductor_patches(mode: Mode) -> dict[str, Any]:
-    """Inductor's settings for a mode, for `compile_fx(..., config_patches=...)`."""
+    """Inductor's settings for a mode, for `compile_fx(..., config_patches=...)`; CUDA graphs are one of them."""
     name = _TORCH_MODE[mode]
     if name is None:
         return {}
     from torch._inductor import list_mode_options
 
+    if mode in GRAPHS:
+        # as torch.compile(mode=...) itself does: a profiler that is torn down breaks later replays with older CUPTI
+        os.environ.setdefault("DISABLE_CUPTI_LAZY_REINIT", "1")
+        os.environ.setdefault("TEARDOWN_CUPTI", "0")
     return dict(list_mode_options(name))
+
+
+def like_dynamo(module: Any, original: Any) -> None:
+    """Make a rewritten graph known as Dynamo's `original`, whose placeholders it has, one by one.
+
+    Otherwise AOT autograd takes every parameter for an input that may move, and CUDA graphs copy all weights into
+    place at each call. The marks are read in torch/_functorch/_aot_autograd/frontend_utils.py.
+    """
+    ours, theirs = (list(graph.graph.find_nodes(op="placeholder")) for graph in (module, original))
+    if len(ours) != len(theirs) or "dynamo_compile_id" not in original.meta:
+        return
+    for mine, node in zip(ours, theirs, strict=True):
+        if not hasattr(node, "_dynamo_source"):
+            return
+        mine._dynamo_source = node._dynamo_source
+        if "tensor_dict" in node.meta:
+            mine.meta["tensor_dict"] = node.meta["tensor_dict"]
+    module.meta["dynamo_compile_id"] = original.meta["dynamo_compile_id"]
+    for name in ("_param_name_to_source", "_unstatic_param_names"):
+        if hasattr(original, name):
+            setattr(module, name, getattr(original, name))
 
 
 def _fresh(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,10 @@ name carries a hash of the kernel and its task, so compiled graphs may be cached
 Guards. Dtype, dims and device are fixed when the graph is compiled (`misfit`), since Dynamo guards them; strides and
 16-byte alignment are looked at on every call, because Inductor and views may change them. A miss runs the region as it
 was captured and is counted.
+
+On CUDA a call launches on the current stream and waits for nothing, so that it may be captured in a CUDA graph; `warm`
+makes the first launch, in which Triton compiles and loads, before any capture begins. A replayed graph calls no
+operator: guards were looked at when it was captured, on the addresses that the graph keeps.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from autokernel.records import Task, TensorSpec
 
 NAMESPACE = "autokernel"
 _ALIGNMENT = 16  # bytes
-_CPU = torch.device("cpu")
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}  # device class → dispatch key
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")
 _known: dict[str, Operator] = {}
@@ -111,21 +115,54 @@ def _register(name: str, winner: Winner, original: fx.GraphModule) -> Operator:
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
     _library.define(f"{name}({arguments}) -> {returned}", tags=tags)
     entry = Operator(f"{NAMESPACE}::{name}", winner, getattr(getattr(torch.ops, NAMESPACE), name).default)
-    _library.impl(name, _implementation(task, launch, original, entry), "CPU")
+    run = _implementation(task, launch, original, entry)
+    _library.impl(name, _on_its_device(run) if task.device_class == "cuda" else run, _KEYS[task.device_class])
     torch.library.register_fake(f"{NAMESPACE}::{name}", _fake(task), lib=_library)
     return entry
 
 
-def _allocator(spec: TensorSpec) -> Callable[[], Tensor]:
+def warm(winner: Winner, device: torch.device) -> None:
+    """Launch the kernel once on tensors of zeros laid out as its task's: zero is a valid index too.
+
+    Raises what the kernel's compiler or the device raises, and MemoryError or torch.OutOfMemoryError.
+    """
+    with torch.cuda.device(device):
+        tensors = [_zeros(spec, device) for spec in (*winner.task.inputs, *winner.task.outputs)]
+        load(winner.source)(*tensors)
+        torch.cuda.synchronize()
+
+
+def _zeros(spec: TensorSpec, device: torch.device) -> Tensor:
+    steps = zip(spec.shape, spec.stride, strict=True)
+    extent = 0 if 0 in spec.shape else 1 + sum((size - 1) * step for size, step in steps)
+    base = torch.zeros(spec.offset + extent, dtype=getattr(torch, spec.dtype), device=device)
+    return base.as_strided(spec.shape, spec.stride, spec.offset)
+
+
+def _on_its_device(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with the inputs' device as the current one: launches go to the current device's stream."""
+    current = torch.cuda.current_device
+
+    def call(*inputs: Tensor) -> Any:
+        device = inputs[0].device
+        if device.index == current():
+            return run(*inputs)
+        with torch.cuda.device(device):
+            return run(*inputs)
+
+    return call
+
+
+def _allocator(spec: TensorSpec) -> Callable[[torch.device], Tensor]:
     shape, stride, dtype = spec.shape, spec.stride, getattr(torch, spec.dtype)
-    return lambda: torch.empty_strided(shape, stride, dtype=dtype, device=_CPU)
+    return lambda device: torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def _fake(task: Task) -> Callable[..., Any]:
     specs = [(spec.shape, spec.stride, getattr(torch, spec.dtype)) for spec in task.outputs]
 
     def fake(*inputs: Tensor) -> Any:
-        device = inputs[0].device if inputs else _CPU
+        device = inputs[0].device
         made = tuple(torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype in specs)
         return made if len(made) > 1 else made[0]
 
@@ -150,7 +187,8 @@ def _implementation(
     def missed(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         with _lock:
             entry.misses += 1
-        outputs = tuple(allocate() for allocate in allocators)
+        device = inputs[0].device
+        outputs = tuple(allocate(device) for allocate in allocators)
         for output, value in zip(outputs, original(*inputs), strict=True):
             output.copy_(value)  # a copy: the region may return views of its inputs, an operator may not
         return outputs
@@ -159,7 +197,8 @@ def _implementation(
         if not fits(inputs):
             outputs = missed(inputs)
         else:
-            outputs = tuple([allocate() for allocate in allocators])
+            device = inputs[0].device
+            outputs = tuple([allocate(device) for allocate in allocators])
             launch(*inputs, *outputs)
         return outputs if len(outputs) > 1 else outputs[0]
 

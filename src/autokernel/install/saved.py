@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from autokernel.errors import KernelInvalid, NotARun
+from autokernel.errors import KernelInvalid, NotARun, OutOfMemory
 from autokernel.install import Winner
-from autokernel.install.backend import FallbackWarning, Installed, install
+from autokernel.install.backend import FallbackWarning, Installed, cuda_of, install
 from autokernel.install.compiling import Mode
 from autokernel.install.kernel import load
+from autokernel.install.ops import warm
 from autokernel.install.substitute import Backend, Substitution
 from autokernel.languages import CompileFailure
 from autokernel.records import KeptKernel, KeptKernels
@@ -29,8 +30,13 @@ from autokernel.records import KeptKernel, KeptKernels
 FILE = "winners.json"
 
 
-def save_winners(run: Path, winners: Sequence[Winner], compiled_as: Mode, device_class: str = "cpu") -> Path:
-    """Write RUN/winners.json (whole or not at all); returns its path."""
+def save_winners(
+    run: Path, winners: Sequence[Winner], compiled_as: Mode, device_class: str = "cpu", *, attention: bool = False
+) -> Path:
+    """Write RUN/winners.json (whole or not at all); returns its path.
+
+    device_class: the workload's. attention: whether rewritten attention was proved to pay (`Proof.attention.kept`).
+    """
     document = KeptKernels(
         compiled_as=compiled_as,
         torch=torch.__version__,
@@ -38,6 +44,7 @@ def save_winners(run: Path, winners: Sequence[Winner], compiled_as: Mode, device
         kernels=tuple(
             KeptKernel(task=winner.task, source=winner.source, speedup_alone=winner.speedup_alone) for winner in winners
         ),
+        attention=attention,
         finished_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     path = run / FILE
@@ -71,36 +78,48 @@ def apply_saved(run: Path, model: Callable[..., Any]) -> Installed:
     saved = load_saved(run)
     winners, refused = load_winners(run), _unproved(saved, model)
     if refused is None:
-        _load_all(run, winners)
-    return install(model, winners, saved.compiled_as, refused=refused)
+        _load_all(run, winners, model)
+    return install(model, winners, saved.compiled_as, attention=saved.attention, refused=refused)
 
 
 def saved_backend(run: Path) -> Backend:
     """The same as a backend: `torch.compile(model, backend=...)`.
 
-    Under another torch version, or where gradients are needed, graphs are compiled without the run's kernels. Raises
-    as `load_saved` does, and what loading a kernel raises.
+    Under another torch version, or where gradients are needed, graphs are compiled without the run's kernels. A run
+    that was compiled with CUDA graphs is so here too (except "eager-graphs", which no backend can be: its graphs run as
+    captured). Raises as `load_saved` does, and what loading a kernel raises.
     """
     saved, winners = load_saved(run), load_winners(run)
     refused = _unproved(saved, None)
     if refused is not None:
         warnings.warn(f"autokernel: the model is compiled without kernels: {refused}", FallbackWarning, stacklevel=2)
-        winners = []
-    _load_all(run, winners)
-    return Substitution(winners, saved.compiled_as).backend()
+        return Substitution([], saved.compiled_as).backend()
+    _load_all(run, winners, None)
+    return Substitution(winners, saved.compiled_as, attention=saved.attention).backend()
 
 
-def _load_all(run: Path, winners: Sequence[Winner]) -> None:
-    """Build and load; a kernel that this machine's compiler refuses is named with its task."""
+def _load_all(run: Path, winners: Sequence[Winner], model: Any) -> None:
+    """Build, load and (on CUDA) launch once; a kernel that this machine refuses is named with its task."""
     for winner in winners:
+        detail = f"its kernel of {winner.task.id} does not compile here"
         try:
             load(winner.source)
         except CompileFailure as failure:
-            detail = f"its kernel of {winner.task.id} does not compile here: {failure.log.strip()}"
-            raise KernelInvalid(path=run / FILE, detail=detail) from failure
+            raise KernelInvalid(path=run / FILE, detail=f"{detail}: {failure.log.strip()}") from failure
+        if winner.task.device_class != "cuda":
+            continue
+        try:
+            warm(winner, cuda_of(model))
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(doing=f"trying the kernel of {winner.task.id}", detail=error) from error
+        except Exception as error:  # Triton's compiler and launcher raise classes of their own, and no common base
+            what = f"{detail}, or does not run: {type(error).__name__}: {error}"
+            raise KernelInvalid(path=run / FILE, detail=what) from error
 
 
 def _unproved(saved: KeptKernels, model: Any) -> str | None:
+    if saved.device_class == "cuda" and not torch.cuda.is_available():
+        return "they are for cuda, which PyTorch does not find here"
     if saved.torch != torch.__version__:
         return (
             f"its kernels were proved under torch {saved.torch}, this is {torch.__version__}; run `autokernel verify`"

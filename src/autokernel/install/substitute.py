@@ -1,8 +1,10 @@
 """The `torch.compile` backend that puts operators in the place of regions, and keeps account of what it did.
 
 It captures the graph Dynamo hands it on the same route as the tasks were made, cuts it with the same partitioner, and
-replaces every region whose fingerprint and shape key have a winner. What is left is compiled by Inductor, or run as it
-is (mode "eager"). A graph in which nothing fits, or that must be differentiated, is compiled as it came.
+replaces every region whose fingerprint and shape key have a winner. Attention that is left in the graph may be
+rewritten too (`attention`: masks folded, its kernel pinned). What is left is compiled by Inductor, or run as it is
+(modes "eager" and "eager-graphs"). A graph in which nothing changes, or that must be differentiated, is compiled as it
+came.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from autokernel.graph import CapturedGraph, Skipped
 from autokernel.graph.capture import make_backend
 from autokernel.graph.replace import replace
 from autokernel.install import Winner
-from autokernel.install.compiling import Mode, inductor_patches
+from autokernel.install.compiling import UNCOMPILED, Mode, inductor_patches, like_dynamo
 from autokernel.install.ops import Operator, misfit, operator
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -27,12 +29,17 @@ Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 class Substitution:
     """State of one backend. `replaced`: task id → places it stands in, the most of any one call of the model.
 
-    `left`: why regions that have a winner were left alone. `skipped`: graphs that could not be captured.
+    `left`: why regions that have a winner were left alone. `skipped`: graphs that could not be captured. `attention`:
+    what was done to attention, in words.
     """
 
-    def __init__(self, winners: Sequence[Winner], mode: Mode) -> None:
+    def __init__(self, winners: Sequence[Winner], mode: Mode, *, attention: bool = False) -> None:
         self.winners = tuple(winners)
         self.mode = mode
+        self.attention: list[str] = []
+        self._rewrites_attention = attention
+        self._pinned = 0  # in the call that is compiling
+        self._original: fx.GraphModule | None = None  # Dynamo's graph that is compiling
         self.replaced: dict[str, int] = {winner.task.id: 0 for winner in winners}
         self.left: list[str] = []
         self.skipped: list[Skipped] = []
@@ -44,8 +51,17 @@ class Substitution:
 
     def backend(self) -> Backend:
         """For `torch.compile(model, backend=...)`."""
-        rest = None if self.mode == "eager" else self._compile
-        return make_backend(self._handle, rest, skipped=self.skipped)
+        rest = None if self.mode in UNCOMPILED else self._compile
+        inner = make_backend(self._handle, rest, skipped=self.skipped)
+
+        def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            self._original = gm  # Dynamo compiles under a lock of its own
+            try:
+                return inner(gm, inputs)
+            finally:
+                self._original = None
+
+        return backend
 
     @property
     def misses(self) -> int:
@@ -53,11 +69,12 @@ class Substitution:
         return sum(op.misses - self._misses_before[task] for task, op in self.operators.items())
 
     def settle(self) -> bool:
-        """After a call that compiled: take its places into `replaced`; whether there were any."""
+        """After a call that compiled: take its places into `replaced`; whether anything was changed."""
         sites, self._sites = self._sites, Counter()
+        pinned, self._pinned = self._pinned, 0
         for task, count in sites.items():
             self.replaced[task] = max(self.replaced[task], count)
-        return bool(sites)
+        return bool(sites) or pinned > 0
 
     def _handle(self, captured: CapturedGraph, inputs: Sequence[Any]) -> fx.GraphModule | None:
         self.compilations += 1
@@ -82,11 +99,26 @@ class Substitution:
             self.operators[task] = op
             chosen[region.index] = op.overload
             self._sites[task] += 1
-        return replace(captured, chosen) if chosen else None
+        module = replace(captured, chosen) if chosen else None
+        return self._with_attention(captured, module) if self._rewrites_attention else module
+
+    def _with_attention(self, captured: CapturedGraph, module: fx.GraphModule | None) -> fx.GraphModule | None:
+        """`module`, or the captured graph where nothing was replaced, with its attention rewritten if there is any."""
+        from autokernel.rewrite.attention import pin_attention
+
+        # a copy where nothing was replaced: the captured graph's regions refer to its nodes
+        pinned = pin_attention(module if module is not None else replace(captured, {}))
+        if not pinned.count:
+            return module
+        self._pinned += pinned.count
+        self.attention.extend(site for site in pinned.sites if site not in self.attention)
+        return pinned.module
 
     def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
 
+        if self._original is not None and module is not self._original:
+            like_dynamo(module, self._original)
         compiled: Any = compile_fx(module, list(inputs), config_patches=inductor_patches(self.mode))
         return cast("Callable[..., Any]", compiled)
 
