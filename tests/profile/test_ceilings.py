@@ -48,5 +48,11 @@ def test_a_torn_cache_file_is_measured_again():
 
 
 def test_another_device_is_a_named_error():
+    with pytest.raises(DeviceUnavailable, match="meta"):
+        measure_ceilings("meta")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU: it is measured in test_profile_gpu.py")
+def test_a_gpu_that_is_not_there_is_a_named_error():
     with pytest.raises(DeviceUnavailable, match="cuda"):
-        measure_ceilings("cuda")
+        measure_ceilings("cuda:0")

@@ -9,7 +9,8 @@ from torch import nn
 
 from autokernel.generate import Coverage
 from autokernel.graph.capture import capture
-from autokernel.profile.measure import _mean_us, _quiet, profile
+from autokernel.profile.measure import profile
+from autokernel.profile.runs import mean_us, quiet_half
 from autokernel.records import Ceilings, Profile
 from autokernel.workload import Case, Workload
 
@@ -166,5 +167,5 @@ def test_the_profile_is_a_file(stack, tmp_path):
 
 def test_a_disturbed_run_is_left_out_of_the_mean():
     spent = [100, 101, 5000, 99, 102, 100]
-    assert set(_quiet(spent)) <= {0, 1, 3, 5}
-    assert _mean_us(spent, _quiet(spent)) < 0.102
+    assert set(quiet_half(spent)) <= {0, 1, 3, 5}
+    assert mean_us(spent, quiet_half(spent)) < 0.102

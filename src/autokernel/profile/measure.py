@@ -6,18 +6,21 @@ the means of the parts add up to the mean of the whole. `total_us` and `uninstru
 
 Python between operators is model time attributed to nothing. What was not captured (the code between graph breaks,
 refused graphs) is the difference to the model's own time, and is listed with its reason.
+
+This is the CPU's way. A model on a GPU is measured in measure_cuda.py.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 
 import torch
 
 from autokernel.graph import Capture
+from autokernel.profile.measure_cuda import device_of, profile_cuda
 from autokernel.profile.rows import Coverage, line_rows, region_rows
+from autokernel.profile.runs import instrumented, mean_us, quiet_half, skipped
 from autokernel.profile.state import clone, keeping_buffers
 from autokernel.profile.timed import TimedGraph, line_shares, timed
 from autokernel.records import Ceilings, Profile
@@ -35,15 +38,18 @@ def profile(
 
     coverage: what the generators say of a region. Raises what the user's own model raises.
     """
+    device = device_of(capture)
+    if device is not None:
+        return profile_cuda(workload, capture, ceilings, coverage, device, seconds=seconds)
     graphs = [timed(graph) for graph in capture.graphs]
     partial = len(graphs) > 1 or bool(capture.skipped)
     end = time.monotonic() + _ATTEMPTS * seconds
     with torch.no_grad(), keeping_buffers(workload.model):
         for _ in range(_ATTEMPTS):
             alone = _alternate(workload, graphs, seconds)
-            inside = _instrumented(graphs)
-            runs, uninstrumented = _quiet(inside), _mean_us(alone, _quiet(alone))
-            graphs_us = _mean_us(inside, runs)
+            inside = instrumented(graphs)
+            runs, uninstrumented = quiet_half(inside), mean_us(alone, quiet_half(alone))
+            graphs_us = mean_us(inside, runs)
             if partial or abs(graphs_us / uninstrumented - 1) <= AGREEMENT or time.monotonic() + seconds > end:
                 break
         shares = [line_shares(graph.captured) for graph in graphs]
@@ -59,7 +65,7 @@ def profile(
         attributed=sum(row.time_us for row in rows) / total,
         regions=rows,
         lines=line_rows(graphs, runs, shares, total),
-        skipped=_skipped(capture, outside, total),
+        skipped=skipped(capture, outside, total),
         ceilings=ceilings,
     )
 
@@ -89,31 +95,6 @@ def _alternate(workload: Workload, graphs: Sequence[TimedGraph], seconds: float)
     return alone
 
 
-def _quiet(spent: Sequence[int]) -> list[int]:
-    """Numbers of the faster half of the runs."""
-    order = sorted(range(len(spent)), key=spent.__getitem__)
-    return order[: max(2, len(order) // 2)]
-
-
-def _mean_us(spent: Sequence[int], runs: Sequence[int]) -> float:
-    return statistics.fmean(spent[run] for run in runs) / 1e3
-
-
 def _run(graphs: Sequence[TimedGraph]) -> None:
     for graph in graphs:
         graph.run()
-
-
-def _instrumented(graphs: Sequence[TimedGraph]) -> list[int]:
-    """Nanoseconds in all graphs, one figure a run; a graph that the model calls several times counts as often."""
-    return [
-        sum(graph.captured.calls * spent for graph, spent in zip(graphs, run, strict=True))
-        for run in zip(*(graph.total for graph in graphs), strict=True)
-    ]
-
-
-def _skipped(capture: Capture, outside: float, total: float) -> tuple[str, ...]:
-    found = [f"{part.what}: {part.reason}" for part in capture.skipped]
-    if outside:
-        found.append(f"outside the captured graphs: {outside / 1e3:.3g} ms ({100 * outside / total:.1f} %)")
-    return tuple(found)

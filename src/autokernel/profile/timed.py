@@ -51,12 +51,12 @@ class TimedGraph:
         return self.captured.calls * statistics.fmean(part.spent[run] for run in runs) / 1e3
 
 
+Around = Callable[[Callable[..., Any], Part, int], Callable[..., Any]]  # function, its part, the part's number
+
+
 def timed(captured: CapturedGraph) -> TimedGraph:
     """The graph ready to be run and timed on the inputs it was captured with."""
-    module = split(captured)
-    regions = {f"region_{region.index}": region for region in captured.regions}
-    parts = [_clocked(module, node, regions) for node in list(module.graph.nodes) if _computes(node)]
-    module.recompile()
+    module, parts = instrument(captured, _clocked)
     forward, inputs, total = module.forward, captured.inputs, []
 
     def run() -> None:
@@ -67,12 +67,21 @@ def timed(captured: CapturedGraph) -> TimedGraph:
     return TimedGraph(captured, parts, total, run)
 
 
+def instrument(captured: CapturedGraph, around: Around) -> tuple[fx.GraphModule, list[Part]]:
+    """The graph with `around(function, part, number)` in the place of each region and named operator."""
+    module = split(captured)
+    regions = {f"region_{region.index}": region for region in captured.regions}
+    nodes = [node for node in module.graph.nodes if _computes(node)]
+    parts = [_wrapped(module, node, regions, around, number) for number, node in enumerate(nodes)]
+    module.recompile()
+    return module, parts
+
+
 def _computes(node: fx.Node) -> bool:
     return node.op in ("call_function", "call_module") and node.target is not operator.getitem
 
 
-def _clocked(module: fx.GraphModule, node: fx.Node, regions: dict[str, Region]) -> Part:
-    """Put a clock around a node of the split graph."""
+def _wrapped(module: fx.GraphModule, node: fx.Node, regions: dict[str, Region], around: Around, number: int) -> Part:
     if node.op == "call_module":
         region: Region | None = regions[str(node.target)]
         function: Callable[..., Any] = module.get_submodule(str(node.target)).forward
@@ -81,6 +90,11 @@ def _clocked(module: fx.GraphModule, node: fx.Node, regions: dict[str, Region]) 
         assert callable(node.target)
         function = node.target
         part = Part(operator_name(node), None, source_lines([node]))
+    node.op, node.target = "call_function", around(function, part, number)
+    return part
+
+
+def _clocked(function: Callable[..., Any], part: Part, number: int) -> Callable[..., Any]:
     spent = part.spent
 
     def clocked(*args: Any, **kwargs: Any) -> Any:
@@ -89,8 +103,7 @@ def _clocked(module: fx.GraphModule, node: fx.Node, regions: dict[str, Region]) 
         spent.append(_clock() - begin)
         return result
 
-    node.op, node.target = "call_function", clocked
-    return part
+    return clocked
 
 
 def operator_name(node: fx.Node) -> str:
@@ -136,12 +149,11 @@ def line_shares(captured: CapturedGraph, repeats: int = 3) -> dict[int, dict[str
     spent: dict[str, dict[fx.Node, int]] = {}
     for _ in range(repeats):
         _RegionPass(module, spent).run(*captured.inputs)
-    return {
-        region.index: _by_line(spent.get(f"region_{region.index}", {}), region.lines) for region in captured.regions
-    }
+    return {region.index: by_line(spent.get(f"region_{region.index}", {}), region.lines) for region in captured.regions}
 
 
-def _by_line(spent: dict[fx.Node, int], known: Sequence[str]) -> dict[str, float]:
+def by_line(spent: dict[fx.Node, int], known: Sequence[str]) -> dict[str, float]:
+    """A region's source lines, each with its part of the time; `known`: the region's lines, where a node has none."""
     total = sum(spent.values())
     shares: dict[str, float] = {}
     for node, elapsed in spent.items():
