@@ -3,20 +3,24 @@
 Shipped with the product, so that anyone can run them: each case has the expected verdict, stage and reasons, and an
 honest twin, the same file with the cheat removed, which must be accepted. A judge that rejects a twin is as useless
 as one that accepts the cheat. Cheats about time alone (a patched clock, work skipped in timed loops) are tested with
-the timing.
+the timing; on a GPU they are among the cases, and some need the judge's full level.
+
+`CHEATS` and `ODD` are C++, for any machine; `CUDA_CHEATS` and `CUDA_ODD` are Triton, for tasks on a CUDA device.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from autokernel.testing.cheaters import hunting, memory, odd, process, values
+from autokernel.testing.cheaters import cuda, hunting, memory, odd, process, values
 from autokernel.testing.cheaters.base import Case
 
-__all__ = ["CHEATS", "ODD", "Case", "reference"]
+__all__ = ["CHEATS", "CUDA_CHEATS", "CUDA_ODD", "ODD", "Case", "reference"]
 
 CHEATS: tuple[Case, ...] = (*values.CASES, *memory.CASES, *process.CASES, *hunting.CASES)
 ODD: tuple[Case, ...] = odd.CASES
+CUDA_CHEATS: tuple[Case, ...] = cuda.CHEATS
+CUDA_ODD: tuple[Case, ...] = cuda.ODD
 
 
 def reference(task: str) -> Path:

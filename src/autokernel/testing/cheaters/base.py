@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autokernel.records import Outcome, Reason, Stage
+from autokernel.records import Outcome, Reason, Stage, Verdict
 
 RMS_NORM = '''"""RMSNorm over the last dim."""
 
@@ -79,16 +79,33 @@ HONEST = "def launch(x, weight, out):\n    rms_norm(x, weight, out)\n"
 class Case:
     """A kernel file and what the judge must say of it. `twin`: the same file without the cheat, to be accepted.
 
-    `stages` and `reasons`: more than one where what happens first is a matter of scheduling.
+    `stages` and `reasons`: more than one where what happens first is a matter of scheduling. `level`: how far the judge
+    must go to see it; `suspect`: a verdict of suspect will do as well. `library_calls`: what the task allows.
     """
 
     name: str
-    task: Literal["rms_norm", "softmax"]
+    task: str  # a file of this folder, see `reference`
     source: str
     verdict: Outcome
     stages: tuple[Stage, ...]
     reasons: tuple[Reason, ...]
     twin: str | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    level: Literal["correctness", "full"] = "correctness"
+    suspect: bool = False
+    library_calls: bool = True
+
+    def wrong(self, found: Verdict) -> str:
+        """What is not as it must be in the verdict on `source`; empty when all is."""
+        words = f"{found.verdict} at {found.stage}, {found.reason}: {found.explanation}"
+        outcomes = {self.verdict, Outcome.suspect} if self.suspect else {self.verdict}
+        if found.verdict not in outcomes:
+            return f"not {' or '.join(sorted(outcomes))} but {words}"
+        if found.verdict is Outcome.accepted:
+            return ""
+        if found.stage not in self.stages or found.reason not in self.reasons:
+            return f"for another reason than it should: {words}"
+        return ""
 
 
 def cheat(
@@ -102,11 +119,10 @@ def cheat(
     """A case of a rejected kernel: `launch` and `twin` are put behind the honest kernel of the task."""
     before = RMS_NORM if task == "rms_norm" else SOFTMAX
     stages = stage if isinstance(stage, tuple) else (stage,)
-    kind: Literal["rms_norm", "softmax"] = "rms_norm" if task == "rms_norm" else "softmax"
-    return Case(name, kind, _file(before, launch), Outcome.rejected, stages, reasons, _file(before, twin))
+    return Case(name, task, _file(before, launch), Outcome.rejected, stages, reasons, _file(before, twin))
 
 
-def honest(name: str, launch: str, task: Literal["rms_norm", "softmax"] = "rms_norm") -> Case:
+def honest(name: str, launch: str, task: str = "rms_norm") -> Case:
     """A case of an odd kernel that must be accepted."""
     before = RMS_NORM if task == "rms_norm" else SOFTMAX
     return Case(name, task, _file(before, launch), Outcome.accepted, (Stage.edges,), (Reason.ok,))
