@@ -19,11 +19,13 @@ ROWS = 14
 LINES = 10
 ATTRIBUTED = 0.95
 AGREEMENT = 0.05
+GAP = "gap"  # the kind of the row for the time between kernels
 
 
 def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
     """The first table a user sees. Rows come as the profile ranks them: most recoverable time first."""
-    parts: list[RenderableType] = [_heading(profile), _regions(profile), *_uncovered(profile), *_skipped(profile)]
+    parts: list[RenderableType] = [_heading(profile), _regions(profile), *_gaps(profile)]
+    parts += [*_uncovered(profile), *_skipped(profile), *_notes(profile)]
     if lines and profile.lines:
         parts += [Text(), Text("By source line", style="bold"), _lines(profile.lines)]
     return Group(*parts)
@@ -44,13 +46,16 @@ def short(text: str) -> Text:
 
 
 def _heading(profile: Profile) -> Text:
-    threads = units.count(profile.threads, "thread")
     text = Text.from_markup(
         f"[bold]Where the time goes[/bold]: {units.duration_us(profile.uninstrumented_us)} a call, "
-        f"{escape(profile.device)}, {threads}\n"
+        f"{escape(_device(profile))}\n"
     )
     off = profile.total_us / profile.uninstrumented_us - 1 if profile.uninstrumented_us else 0.0
-    text.append(f"{units.percent(profile.attributed)} of it is attributed to a region or a named operator; ")
+    whole = "it"
+    if profile.busy_us is not None:
+        text.append(f"Kernels run for {units.duration_us(profile.busy_us)} of it. ")
+        whole = "the kernels' time"
+    text.append(f"{units.percent(profile.attributed)} of {whole} is attributed to a region or a named operator; ")
     text.append(f"the measured parts add up to {100 * off:+.1f} % of an undisturbed call.")
     if profile.attributed < ATTRIBUTED:
         text.append(
@@ -64,11 +69,30 @@ def _heading(profile: Profile) -> Text:
     return text.append("\n")
 
 
+def _device(profile: Profile) -> str:
+    """ "cpu, 2 threads"; "cuda:0, NVIDIA H200" """
+    if profile.busy_us is None:
+        return f"{profile.device}, {units.count(profile.threads, 'thread')}"
+    return f"{profile.device}, {profile.device_name}" if profile.device_name else profile.device
+
+
+def _of_kernels(profile: Profile) -> tuple[RegionRow, ...]:
+    """The rows that a kernel could shorten: all but the gaps between kernels."""
+    return tuple(row for row in profile.regions if row.kind != GAP)
+
+
+def _gaps(profile: Profile) -> Iterable[RenderableType]:
+    for row in profile.regions:
+        if row.kind == GAP:
+            figures = f"{units.duration_us(row.time_us)}, {units.percent(row.share)} of the time"
+            yield Text(f"{row.title}: {figures}").append(f" – {row.reason}" if row.reason else "", style="dim")
+
+
 def _regions(profile: Profile) -> RenderableType:
     made = table("region", "×", "time", "share", "floor", "/ floor", "to gain", "written by")
     made.columns[-1].justify = "left"
-    names = _names(profile.regions)
-    for row, name in zip(profile.regions[:ROWS], names, strict=False):
+    rows = _of_kernels(profile)
+    for row, name in zip(rows[:ROWS], _names(rows), strict=False):
         made.add_row(
             short(name),
             str(row.occurrences),
@@ -79,7 +103,7 @@ def _regions(profile: Profile) -> RenderableType:
             units.duration_us(row.recoverable_us),
             escape(row.generator) if row.generator else "[dim]LLM / you[/dim]",
         )
-    rest = profile.regions[ROWS:]
+    rest = rows[ROWS:]
     if not rest:
         return made
     share = units.percent(sum(row.share for row in rest))
@@ -99,7 +123,7 @@ def _names(rows: tuple[RegionRow, ...]) -> list[str]:
 
 def _uncovered(profile: Profile) -> Iterable[RenderableType]:
     """What the built-in generator can't write, by reason, with its share: never dropped silently."""
-    missing = [row for row in profile.regions if row.generator is None]
+    missing = [row for row in _of_kernels(profile) if row.generator is None]
     if not missing:
         return
     total = units.percent(sum(row.share for row in missing))
@@ -129,6 +153,11 @@ def _skipped(profile: Profile) -> Iterable[RenderableType]:
         yield Text("\nLeft as written, not captured:", style="bold")
         for line in profile.skipped:
             yield Text(f"  {line}")
+
+
+def _notes(profile: Profile) -> Iterable[RenderableType]:
+    for note in profile.notes:
+        yield Text(f"note: {note}", style="dim")
 
 
 def _lines(rows: tuple[LineRow, ...]) -> Table:
