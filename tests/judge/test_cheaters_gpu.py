@@ -1,6 +1,6 @@
 """The cheaters as Triton kernels through the judge on a GPU: each refused for its reason, each twin accepted.
 
-After a cheat that faults, hangs or spoils a cache, the next kernel of the same sandbox is judged as if nothing had been.
+After a cheat that faults, hangs or spoils a cache, the next kernel of the same sandbox is judged as ever.
 """
 
 from __future__ import annotations
