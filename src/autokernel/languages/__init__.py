@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autokernel.records import Resources
+from autokernel.records import Resources, Task
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled kernel: the files the child may read (the content-addressed cache folder) and what they cost."""
+    """A compiled kernel: the files the child may read and what they cost.
+
+    `directory`: for C++ the folder of the library in the content-addressed cache; for Triton a private cache folder
+    (see `languages.triton.folders.place`). `log`: the compiler's remarks, or what could not be compiled ahead.
+    """
 
     source_sha256: str
     directory: Path | None  # bound read-only into the child; None when there is nothing to build
@@ -44,8 +50,14 @@ class Language(Protocol):
         """Findings from the text alone (ast); a fatal one has no `launch`, or no such language."""
         ...
 
-    def compile(self, source: str) -> Artifact:
-        """Build for this machine, without running any of the candidate's Python. Raises CompileFailure, NoCompiler."""
+    def compile(self, source: str, task: Task | None = None, target: str | None = None) -> Artifact:
+        """Build, without a GPU and without running any of the candidate's Python in this process.
+
+        `task`: the shapes that specialisations are made from. `target`: "cuda:90", "hip:gfx942"; None: this machine.
+        C++ ignores both. Raises CompileFailure, and the language's own named errors.
+
+        A language may also have `prefetch(sources, task, target)`, which starts compiling in the background.
+        """
         ...
 
 
@@ -57,4 +69,14 @@ def get_language(name: str) -> Language:
         from autokernel.languages.cpp.language import Cpp
 
         return Cpp()
-    raise UnknownName(kind="kernel language", name=name, known="cpp")
+    if name == "triton":
+        return _triton()
+    raise UnknownName(kind="kernel language", name=name, known="cpp, triton")
+
+
+@functools.cache
+def _triton() -> Language:
+    """One for this process: it owns compiling processes and what they have compiled."""
+    from autokernel.languages.triton.language import Triton
+
+    return Triton()

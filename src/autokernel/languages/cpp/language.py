@@ -12,7 +12,7 @@ from autokernel.languages import Artifact, CompileFailure, Finding
 from autokernel.languages.cpp import autokernel_loader as loader
 from autokernel.languages.cpp import compiler as toolchain
 from autokernel.languages.cpp.source import read_kernel
-from autokernel.records import Resources
+from autokernel.records import Resources, Task
 
 LOADER_DIRECTORY = Path(loader.__file__).parent  # holds autokernel_loader.py: put it on a child's sys.path
 LOG_LIMIT = 4000  # characters of the compiler's words that an author is shown
@@ -30,8 +30,8 @@ class Cpp:
         """Findings from the text of a kernel file alone."""
         return read_kernel(source).findings
 
-    def compile(self, source: str) -> Artifact:
-        """Build the SOURCE of a kernel file, or find it built. Raises `CompileFailure`, `NoCompiler`, `CompilerFailed`,
+    def compile(self, source: str, task: Task | None = None, target: str | None = None) -> Artifact:
+        """Build the SOURCE of a kernel file, or find it built; for this machine, whatever the task. Raises `CompileFailure`, `NoCompiler`, `CompilerFailed`,
         `BadSetting`.
 
         The artifact's directory holds one library, named after the SHA-256 of the C++ text; a child finds it through
