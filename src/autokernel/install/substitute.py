@@ -38,7 +38,7 @@ class Substitution:
         self.mode = mode
         self.attention: list[str] = []
         self._rewrites_attention = attention
-        self._pinned = 0  # in the call that is compiling
+        self._rewritten = 0  # places of attention, in the call that is compiling
         self._original: fx.GraphModule | None = None  # Dynamo's graph that is compiling
         self.replaced: dict[str, int] = {winner.task.id: 0 for winner in winners}
         self.left: list[str] = []
@@ -71,10 +71,10 @@ class Substitution:
     def settle(self) -> bool:
         """After a call that compiled: take its places into `replaced`; whether anything was changed."""
         sites, self._sites = self._sites, Counter()
-        pinned, self._pinned = self._pinned, 0
+        rewritten, self._rewritten = self._rewritten, 0
         for task, count in sites.items():
             self.replaced[task] = max(self.replaced[task], count)
-        return bool(sites) or pinned > 0
+        return bool(sites) or rewritten > 0
 
     def _handle(self, captured: CapturedGraph, inputs: Sequence[Any]) -> fx.GraphModule | None:
         self.compilations += 1
@@ -106,12 +106,13 @@ class Substitution:
         """`module`, or the captured graph where nothing was replaced, with its attention rewritten if there is any."""
         from autokernel.rewrite.attention import pin_attention
 
-        # a copy where nothing was replaced: the captured graph's regions refer to its nodes
-        pinned = pin_attention(module if module is not None else replace(captured, {}))
-        if not pinned.count:
+        pinned = pin_attention(module if module is not None else captured.module)
+        folded = Counter(finding.became for finding in pinned.findings if finding.became != "given")
+        if not pinned.count and not folded:
             return module
-        self._pinned += pinned.count
-        self.attention.extend(site for site in pinned.sites if site not in self.attention)
+        self._rewritten += pinned.count + folded.total()
+        masks = (f"{count} × attention: mask folded to {became}" for became, count in sorted(folded.items()))
+        self.attention.extend(words for words in (*masks, *pinned.sites) if words not in self.attention)
         return pinned.module
 
     def _compile(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

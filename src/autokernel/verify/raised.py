@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
@@ -41,9 +42,13 @@ def raised_model(model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def raised(wobble: float = 0.0, seed: int = 0) -> Iterator[None]:
-    """Inside, every operator computes in float64; `wobble` is the u above."""
-    with torch.no_grad(), _Raised(wobble, seed):
+def raised(wobble: float = 0.0, seed: int = 0, *, plain_attention: bool = False) -> Iterator[None]:
+    """Inside, every operator computes in float64; `wobble` is the u above.
+
+    plain_attention: attention is written out as products and a softmax; a GPU's fused kernels have no float64.
+    """
+    attention = sdpa_kernel(SDPBackend.MATH) if plain_attention else nullcontext()
+    with torch.no_grad(), attention, _Raised(wobble, seed):
         yield
 
 
@@ -51,7 +56,8 @@ class _Raised(TorchDispatchMode):
     def __init__(self, wobble: float, seed: int) -> None:
         super().__init__()
         self.wobble = wobble
-        self.generator = torch.Generator().manual_seed(seed)
+        self.seed = seed
+        self.generators: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -81,8 +87,12 @@ class _Raised(TorchDispatchMode):
     def _moved(self, value: Any) -> Any:
         if not self.wobble or not isinstance(value, Tensor) or value.dtype is not torch.float64:
             return value
-        noise = torch.rand(value.shape, generator=self.generator, dtype=torch.float64).mul_(2).sub_(1)
-        return value * (1 + self.wobble * noise)
+        generator = self.generators.get(value.device)
+        if generator is None:
+            generator = self.generators[value.device] = torch.Generator(value.device).manual_seed(self.seed)
+        noise = torch.rand(value.shape, generator=generator, dtype=torch.float64, device=value.device)
+        # (2·r − 1)·u + 1, in the memory of r: some of these tensors are among the largest that fit
+        return value * noise.mul_(2 * self.wobble).add_(1 - self.wobble)
 
 
 def _aliases(func: Any) -> bool:

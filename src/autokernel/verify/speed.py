@@ -1,7 +1,8 @@
 """Whole-model times of several variants, interleaved: every round runs one block of each, in random order.
 
 What drifts (frequency, another process, memory pressure) then falls on all variants alike, and only ratios within a
-round are compared. A block is long enough that the clock and a context switch are small against it.
+round are compared. A block is long enough that the clock and a context switch are small against it. On a device that
+works on while the host goes ahead, the clock starts when it is idle and stops when it is done (`wait`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Call = Callable[[], object]
+Wait = Callable[[], None]
 
 BLOCK_SECONDS = 0.05  # more rounds of short blocks tell more than few long ones where single calls are disturbed
+
+_LEAST_CALLS = 3  # in a block that ends with waiting for a device
 
 
 @dataclass(frozen=True)
@@ -56,14 +60,16 @@ def measure(
     min_rounds: int = 6,
     max_rounds: int = 100,
     block_seconds: float = BLOCK_SECONDS,
+    wait: Wait | None = None,
     generator: random.Random | None = None,
 ) -> Rounds:
     """Rounds of every call until `seconds` have passed (but `min_rounds` at least, `max_rounds` at most).
 
+    `wait` returns when the device has done all that the calls asked of it (None: calls return when they are done).
     The caller has warmed the calls up: compilation must not fall into a block.
     """
     shuffle = generator or random.Random()
-    repeats = {name: _repeats(call, block_seconds) for name, call in calls.items()}
+    repeats = {name: _repeats(call, block_seconds, wait) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     end = time.monotonic() + seconds
     with _no_collection():
@@ -73,19 +79,25 @@ def measure(
             order = list(calls)
             shuffle.shuffle(order)
             for name in order:
-                times[name].append(_block(calls[name], repeats[name]))
+                times[name].append(_block(calls[name], repeats[name], wait))
     return Rounds({name: tuple(found) for name, found in times.items()})
 
 
-def _repeats(call: Call, block_seconds: float) -> int:
-    one = min(_block(call, 1) for _ in range(2))
-    return max(1, math.ceil(block_seconds / max(one, 1e-7)))
+def _repeats(call: Call, block_seconds: float, wait: Wait | None) -> int:
+    one = min(_block(call, 1, wait) for _ in range(2))
+    # one call alone is never a block where a device runs behind: waiting for it costs what overlaps in a user's loop
+    least = 1 if wait is None else _LEAST_CALLS
+    return max(least, math.ceil(block_seconds / max(one, 1e-7)))
 
 
-def _block(call: Call, repeats: int) -> float:
+def _block(call: Call, repeats: int, wait: Wait | None) -> float:
+    if wait is not None:
+        wait()
     begin = time.perf_counter()
     for _ in range(repeats):
         call()
+    if wait is not None:
+        wait()
     return (time.perf_counter() - begin) / repeats
 
 

@@ -11,15 +11,20 @@ from typing import Any
 
 import torch
 
+from autokernel.errors import NotGraphable
 from autokernel.install import Winner
 from autokernel.install.backend import FallbackWarning, Installed, install
-from autokernel.install.compiling import BASELINES, Mode, baseline
+from autokernel.install.compiling import BASELINES, GRAPHS, UNCOMPILED, Mode, baseline
 from autokernel.profile.state import clone, keeping_buffers
-from autokernel.verify.observe import observe
+from autokernel.verify.device import cuda_devices, wait_for
+from autokernel.verify.observe import fresh, observe
+from autokernel.verify.outputs import agree
 from autokernel.workload import Case, Workload
 
 Say = Callable[[str], None]
 _WARM_CALLS = 2
+_WARM_GRAPH_CALLS = 4  # one that runs, one that records, and two that replay
+_AUTOTUNING = 2.0  # max-autotune takes at least this many times the seconds of a plain compilation
 _MOST_REPEATS = 10  # a case met very often is not timed more often than this within one call
 
 
@@ -45,33 +50,71 @@ class Variant:
     once: Callable[[], None]
 
 
-def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Callable[[Mode], bool]) -> list[Variant]:
-    """Eager, and the compiled baselines that this model allows and the time is enough for (`enough(mode)`)."""
-    found = [_warm(Variant("eager", "eager", workload.model, _once(workload.model, workload)), log.say)]
+def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Callable[[float], bool]) -> list[Variant]:
+    """Eager, and the baselines `modes` that this model allows and the time is enough for, in the order given.
+
+    `enough(seconds)`: whether that much may be spent on a build; what it is likely to take is known from those before.
+    """
+    found = [_warm(Variant("eager", "eager", workload.model, _once(workload.model, workload)), workload, log.say)]
+    took: dict[Mode, float] = {}
     for mode in modes:
         name = BASELINES[mode]
-        if not enough(mode):
-            log.note(f"the baseline {name} is left out: too little time is left to compile it")
+        if not enough(_expected(mode, took)):
+            log.note(f"the baseline {name} is left out (not measured): too little time is left to compile it")
             continue
 
         def build(mode: Mode = mode, name: str = name) -> Variant:
             # our kernels' graphs are compiled a shape at a time; symbolic sizes would be a weaker baseline
             compiled = baseline(workload.model, mode, dynamic=False if len(workload.cases) > 1 else None)
-            return _warm(Variant(name, mode, compiled, _once(compiled, workload)), log.say)
+            if mode == "eager-graphs":
+                _refuse_other_values(workload, compiled)
+            return _warm(Variant(name, mode, compiled, _once(compiled, workload)), workload, log.say)
 
+        begin = time.monotonic()
         try:
             found.append(_twice(build, log.say))
         except Exception as error:  # whatever a compiler raises: the user could not run this baseline either
             log.note(f"the baseline {name} does not work for this model: {first_line(error)}")
+        else:
+            took[mode] = time.monotonic() - begin
     return found
 
 
-def ours(workload: Workload, winners: Sequence[Winner], mode: Mode, name: str, say: Say) -> Variant:
-    """The model with `winners`, the rest compiled in `mode`. Raises what compiling or a kernel raises."""
+def _expected(mode: Mode, took: dict[Mode, float]) -> float:
+    """Seconds that building a baseline is likely to take on a device where compiling is most of it."""
+    if mode in UNCOMPILED:
+        return 0.0
+    plain = max((seconds for other, seconds in took.items() if other not in UNCOMPILED), default=0.0)
+    return plain * _AUTOTUNING if mode == "max-autotune" else plain
+
+
+def _refuse_other_values(workload: Workload, graphs: Callable[..., Any]) -> None:
+    """Replays must follow the inputs: what the host keeps or computes from values is frozen in a graph."""
+    model = workload.model
+    with torch.random.fork_rng(devices=cuda_devices(workload)):
+        for number, case in enumerate(workload.cases):
+            for inputs in (case, fresh(case, number)):
+                torch.manual_seed(number)
+                eager = observe(model, model, inputs)
+                torch.manual_seed(number)
+                if not agree(eager, observe(graphs, model, inputs)):
+                    raise NotGraphable(detail="replays give other outputs than eager")
+
+
+def ours(
+    workload: Workload, winners: Sequence[Winner], mode: Mode, name: str, say: Say, attention: bool = False
+) -> Variant:
+    """The model with `winners`, and with `attention` rewritten attention, the rest compiled in `mode`.
+
+    Raises what compiling or a kernel raises, and NotGraphable.
+    """
 
     def build() -> Variant:
-        installed = install(workload.model, winners, mode)
-        return _warm(Variant(name, mode, installed, _once(installed, workload)), say)
+        model = install(workload.model, winners, mode, attention=attention, keep_outputs=False)
+        variant = _warm(Variant(name, mode, model, _once(model, workload)), workload, say)
+        if mode == "eager-graphs" and model.fallbacks:
+            raise NotGraphable(detail="calls with our kernels fell back to the original")
+        return variant
 
     return _twice(build, say)
 
@@ -119,6 +162,8 @@ def _twice(build: Callable[[], Variant], say: Say) -> Variant:
     """Inductor's builds share a cache folder with every process of the user, and may fail when two meet in it."""
     try:
         return build()
+    except (NotGraphable, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # the second try raises it again if it was no accident
         say(f"trying again: {first_line(error)}")
         return build()
@@ -139,11 +184,14 @@ def _quietly() -> Iterator[None]:
         select_algorithm.PRINT_AUTOTUNE = printing
 
 
-def _warm(variant: Variant, say: Say) -> Variant:
+def _warm(variant: Variant, workload: Workload, say: Say) -> Variant:
     begin = time.monotonic()
+    wait = wait_for(workload)
     with _quietly():
-        for _ in range(_WARM_CALLS):
+        for _ in range(_WARM_GRAPH_CALLS if variant.mode in GRAPHS else _WARM_CALLS):
             variant.once()
+        if wait is not None:
+            wait()  # what a kernel does wrong on the device is raised here, under the name of its variant
     seconds = time.monotonic() - begin
     if seconds > 2:
         say(f"{variant.name}: compiled in {seconds:.0f} s")

@@ -1,9 +1,10 @@
 """The proof of a run: the whole model with its winners against every baseline, and its outputs against float64.
 
-Order: baselines, quick comparison → our winners compiled the way the best compiled baseline was, and in plain eager,
-the faster of the two → outputs → each winner taken out in turn → what doesn't pay is removed → the final set measured
-again with fresh pairs, which are the only ones reported. "gain" needs the lower 95 % bound above 1 against *every*
-baseline, right outputs, and kernels that were seen to run. Anything else recommends the best baseline.
+Order: baselines, quick comparison → our winners compiled the way the best compiled baseline was, and in other ways that
+may be faster (`_ways`), the fastest of them → outputs → each winner taken out in turn, and the rewritten attention →
+what doesn't pay is removed → the final set measured again with fresh pairs, which are the only ones reported. "gain"
+needs the lower 95 % bound above 1 against *every* baseline that was measured, right outputs, and something of ours that
+stays: kernels that were seen to run, or rewritten attention. Anything else recommends the best baseline.
 """
 
 from __future__ import annotations
@@ -11,18 +12,28 @@ from __future__ import annotations
 import datetime
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
 from autokernel.install import Winner
-from autokernel.install.compiling import BASELINES, MODES, Mode
+from autokernel.install.compiling import BASELINES, MODES, TWINS, UNCOMPILED, Mode, modes_of
 from autokernel.profile.state import clone, keeping_buffers
-from autokernel.records import BaselineRow, Proof, WinnerRow
-from autokernel.verify.leave_out import InModel, leave_out
+from autokernel.records import AttentionRow, BaselineRow, Proof, WinnerRow
+from autokernel.verify.device import cuda_devices, wait_for
+from autokernel.verify.leave_out import ATTENTION, InModel, leave_out
 from autokernel.verify.outputs import Check, check_outputs
+from autokernel.verify.rows import (
+    attention_row,
+    baseline_rows,
+    left_row,
+    not_shown,
+    outputs_in_words,
+    skipped_notes,
+    winner_row,
+)
 from autokernel.verify.speed import Rounds, measure
 from autokernel.verify.variants import Log, Say, Variant, baselines, first_line, installed, ours
 from autokernel.workload import Workload
@@ -44,35 +55,63 @@ class _Clock:
         return self.begin + self.budget * (1 - reserve) - time.monotonic()
 
 
+@dataclass(frozen=True)
+class _Job:
+    """What every step needs. `attention`: whether attention that stays in the graph may be rewritten."""
+
+    workload: Workload
+    winners: list[Winner]
+    attention: bool
+    clock: _Clock
+    log: Log
+
+    @property
+    def on_cuda(self) -> bool:
+        return bool(cuda_devices(self.workload))
+
+    def measure(self, variants: Sequence[Variant], seconds: float, min_rounds: int, max_rounds: int = 100) -> Rounds:
+        calls = {variant.name: variant.once for variant in variants}
+        wait = wait_for(self.workload)
+        return measure(calls, seconds=seconds, min_rounds=min_rounds, max_rounds=max_rounds, wait=wait)
+
+
 def verify(
     workload: Workload,
     winners: Sequence[Winner],
     *,
-    modes: Sequence[Mode] = ("default", "max-autotune"),
+    modes: Sequence[Mode] | None = None,
     budget_seconds: float = 120.0,
+    attention: bool | None = None,
     say: Say = lambda _: None,
 ) -> Proof:
     """Prove, or fail to prove, that the winners make the model faster. Takes about `budget_seconds`.
 
-    `modes`: the compiled baselines besides eager. `say` is given a line for each step. Compilations can't be cut short;
-    when time runs out, steps are left out and `notes` name them. Raises what the user's own model raises.
+    `modes`: the baselines besides eager (None: all that the device has, `modes_of`). `attention`: rewrite attention
+    that stays in the graph, as a winner of its own (None: on CUDA only). `say` is given a line for each step.
+    Compilations can't be cut short; when time runs out, steps are left out and `notes` name them. Raises what the
+    user's own model raises.
     """
     clock = _Clock(budget_seconds)
     log = Log(say)
+    on_cuda = bool(cuda_devices(workload))
+    wanted = on_cuda if attention is None else attention
+    job = _Job(workload, list(winners), wanted, clock, log)
+    measured = modes_of("cuda" if on_cuda else "cpu") if modes is None else tuple(modes)
     with torch.no_grad():
-        known = baselines(workload, modes, log, lambda mode: clock.left(0.5) > 0)
-        quick = measure(_calls(known), seconds=_QUICK * budget_seconds, min_rounds=4)
-        best = next(variant for variant in known if variant.name == quick.fastest([one.name for one in known]))
+        # what a build takes is foreseen on CUDA, where it is most of the time and there are more of them
+        known = baselines(workload, measured, log, lambda needs: clock.left(0.5) > (needs if on_cuda else 0))
+        quick = job.measure(known, _QUICK * budget_seconds, 4)
+        best = _named(known, quick.fastest([one.name for one in known]))
         say(f"best baseline: {best.name}, {quick.ms(best.name):.3g} ms")
-        if not winners:
+        if not winners and not wanted:
             log.notes.append("no kernel was kept; ratios are against the best baseline")
-            return _without_winners(known, clock, log.notes)
-        chosen = _choose(workload, winners, known, quick, clock, log)
-        if chosen is None or not any(installed(chosen).replaced.values()):
-            log.notes.append("no region of the compiled model matches a kernel; ratios are against the best baseline")
-            rows = tuple(_row(winner, 0, 0, InModel(None), False, _why(chosen, winner)) for winner in winners)
-            return _without_winners(known, clock, log.notes, rows)
-        return _prove(workload, list(winners), known, chosen, clock, log)
+            return _without_ours(job, known)
+        chosen = _choose(job, known, quick)
+        if chosen is None or not (any(installed(chosen).replaced.values()) or installed(chosen).attention):
+            what = "no region of the compiled model matches a kernel" if winners else "no kernel was kept"
+            log.notes.append(f"{what}; ratios are against the best baseline")
+            return _without_ours(job, known, tuple(left_row(winner, chosen) for winner in winners))
+        return _prove(job, known, chosen)
 
 
 def kept(proof: Proof, winners: Sequence[Winner]) -> list[Winner]:
@@ -83,65 +122,91 @@ def kept(proof: Proof, winners: Sequence[Winner]) -> list[Winner]:
     return [winner for winner in winners if winner.task.id in names]
 
 
+def keeps_attention(proof: Proof) -> bool:
+    """Whether the proof leaves rewritten attention in the model; never unless there is a gain."""
+    return proof.result == "gain" and proof.attention is not None and proof.attention.kept
+
+
 def mode_of(proof: Proof) -> Mode:
     """The mode for `install` that the proof recommends: ours, or the best baseline's where there is no gain."""
     name = proof.compiled_as if proof.result == "gain" else proof.best_baseline
     return next(mode for mode in MODES if BASELINES[mode] == name)
 
 
-def _choose(
-    workload: Workload, winners: Sequence[Winner], known: Sequence[Variant], quick: Rounds, clock: _Clock, log: Log
-) -> Variant | None:
-    """Our winners in the mode of the best compiled baseline and in eager: the faster one, by interleaved blocks."""
-    compiled = [variant for variant in known if variant.mode != "eager"]
-    modes: list[Mode] = ["eager"]
-    if compiled:
-        fastest = quick.fastest([variant.name for variant in compiled])
-        modes.append(next(variant.mode for variant in compiled if variant.name == fastest))
-    built = []
-    for mode in modes:
+def _ways(known: Sequence[Variant], quick: Rounds, on_cuda: bool) -> list[Mode]:
+    """The modes to install our winners in, most promising first.
+
+    That of the fastest compiled baseline, always. On the CPU also eager. On CUDA the same with CUDA graphs instead of
+    without, or the other way round (calls of our kernels cost more than Inductor's own where graphs don't hide them),
+    and eager, or eager under CUDA graphs, where it is the fastest of all.
+    """
+    compiled = [variant.name for variant in known if variant.mode not in UNCOMPILED]
+    fastest = [_named(known, quick.fastest(compiled)).mode] if compiled else []
+    if not on_cuda:
+        return ["eager", *fastest]
+    twins = [TWINS[mode] for mode in fastest if any(variant.mode == TWINS[mode] for variant in known)]
+    best = _named(known, quick.fastest([variant.name for variant in known])).mode
+    return [*fastest, *twins, *([best] if best in UNCOMPILED else [])]
+
+
+def _choose(job: _Job, known: Sequence[Variant], quick: Rounds) -> Variant | None:
+    """Our winners installed in each of `_ways`; the fastest, by interleaved blocks."""
+    built: list[Variant] = []
+    longest = 0.0
+    for mode in _ways(known, quick, job.on_cuda):
+        if job.on_cuda and built and job.clock.left(_FINAL + _OUTPUTS) < 1.5 * longest:
+            job.log.note(f"our kernels were not tried with {BASELINES[mode]}: too little time is left to compile it")
+            continue
+        begin = time.monotonic()
+        variant = _built(job, mode)
+        longest = max(longest, time.monotonic() - begin)
+        if variant is not None:
+            built.append(variant)
+    if len(built) <= 1:
+        return built[0] if built else None
+    rounds = job.measure(built, _QUICK * job.clock.budget, 4)
+    job.log.say(", ".join(f"{variant.name}: {rounds.ms(variant.name):.3g} ms" for variant in built))
+    return _named(built, rounds.fastest([variant.name for variant in built]))
+
+
+def _built(job: _Job, mode: Mode) -> Variant | None:
+    """Our winners in one mode; without rewritten attention where that is what can't be installed; None: refused."""
+    for attention in (True, False) if job.attention else (False,):
+        if not job.winners and not attention:
+            break
         try:
-            built.append(ours(workload, winners, mode, f"ours, {BASELINES[mode]}", log.say))
+            return ours(job.workload, job.winners, mode, f"ours, {BASELINES[mode]}", job.log.say, attention)
         except Exception as error:  # a compiler's refusal must not end the proof while another mode may work
-            log.note(f"our kernels can't be installed with {BASELINES[mode]}: {first_line(error)}")
-    if not built:
-        return None
-    if len(built) == 1:
-        return built[0]
-    rounds = measure(_calls(built), seconds=_QUICK * clock.budget, min_rounds=4)
-    name = rounds.fastest([variant.name for variant in built])
-    log.say(", ".join(f"{variant.name}: {rounds.ms(variant.name):.3g} ms" for variant in built))
-    return next(variant for variant in built if variant.name == name)
+            what = "our kernels and rewritten attention" if attention else "our kernels"
+            job.log.note(f"{what} can't be installed with {BASELINES[mode]}: {first_line(error)}")
+    return None
 
 
-def _prove(
-    workload: Workload,
-    winners: list[Winner],
-    known: Sequence[Variant],
-    chosen: Variant,
-    clock: _Clock,
-    log: Log,
-) -> Proof:
-    honest = {variant.name: variant.model for variant in known}
+def _prove(job: _Job, known: Sequence[Variant], chosen: Variant) -> Proof:
+    clock, log = job.clock, job.log
+    # the eager graph replays eager's kernels: no other honest run, and nothing that should widen a tolerance
+    honest = {variant.name: variant.model for variant in known if variant.mode != "eager-graphs"}
     seed = secrets.randbits(31)
-    check = check_outputs(workload, chosen.model, honest, seed=seed, seconds=_OUTPUTS * clock.budget)
-    log.say(f"outputs: {_verdict(check)}")
+    check = check_outputs(job.workload, chosen.model, honest, seed=seed, seconds=_OUTPUTS * clock.budget)
+    log.say(f"outputs: {outputs_in_words(check)}")
     effects: dict[str, InModel] = {}
     if check.passed:
-        effects = leave_out(workload, winners, chosen, left=lambda: clock.left(_FINAL), say=log.say)
-    staying = [winner for winner in winners if effects.get(winner.task.id, InModel(None)).pays]
+        effects = leave_out(job.workload, job.winners, chosen, left=lambda: clock.left(_FINAL), say=log.say)
+    staying = [winner for winner in job.winners if effects.get(winner.task.id, InModel(None)).pays]
+    attention = bool(installed(chosen).attention) and effects.get(ATTENTION, InModel(None)).pays
     final = chosen
-    if check.passed and staying and len(staying) < len(winners):
-        final, staying = _rebuilt(workload, winners, staying, chosen, log)
-        check = check_outputs(workload, final.model, honest, seed=seed + 1, seconds=_OUTPUTS * clock.budget)
-        log.say(f"outputs of the final set: {_verdict(check)}")
-    engaged = _engaged(workload, final)
+    dropped = len(staying) < len(job.winners) or attention != bool(installed(chosen).attention)
+    if check.passed and dropped and (staying or attention):
+        final, staying, attention = _rebuilt(job, chosen, staying, attention)
+        check = check_outputs(job.workload, final.model, honest, seed=seed + 1, seconds=_OUTPUTS * clock.budget)
+        log.say(f"outputs of the final set: {outputs_in_words(check)}")
+    engaged = _engaged(job.workload, final)
     log.say(f"final measurement against {', '.join(variant.name for variant in known)}")
-    rounds = measure(_calls([*known, final]), seconds=max(clock.left(), 0.0), min_rounds=8, max_rounds=_ROUNDS)
-    rows = tuple(_winner_row(winner, final, engaged, effects, winner in staying) for winner in winners)
-    table = _baseline_rows(known, rounds, final.name)
-    result = _result(check, table, rows, final)
-    notes = (*log.notes, *_not_shown(known, rows), *check.notes, *_skipped(final))
+    rounds = job.measure([*known, final], max(clock.left(), 0.0), 8, _ROUNDS)
+    rows = tuple(winner_row(winner, final, engaged, effects, winner in staying) for winner in job.winners)
+    rewritten = attention_row(chosen, final, effects, attention)
+    table = baseline_rows(known, rounds, final.name)
+    result = _result(check, table, rows, rewritten, final)
     best = rounds.fastest([variant.name for variant in known])
     return Proof(
         result=result,
@@ -153,45 +218,38 @@ def _prove(
         baselines=table,
         outputs=tuple(check.rows),
         winners=rows,
+        attention=rewritten,
         fallbacks=installed(final).fallbacks,
-        notes=notes,
+        notes=(*log.notes, *not_shown(known, rows, rewritten), *check.notes, *skipped_notes(final)),
         finished_at=_now(),
     )
 
 
 def _result(
-    check: Check, table: Sequence[BaselineRow], rows: Sequence[WinnerRow], final: Variant
+    check: Check,
+    table: Sequence[BaselineRow],
+    rows: Sequence[WinnerRow],
+    attention: AttentionRow | None,
+    final: Variant,
 ) -> Literal["gain", "no gain", "failed"]:
     if not check.passed:
         return "failed"
     if any(installed(final).replaced.values()) and not any(row.engaged for row in rows):
         return "failed"
-    compiled = any(row.name != BASELINES["eager"] for row in table)
-    faster = any(row.kept and row.engaged for row in rows) and all(row.ci_low > 1 for row in table)
+    compiled = any(row.name not in {BASELINES[mode] for mode in UNCOMPILED} for row in table)
+    something = any(row.kept and row.engaged for row in rows) or (attention is not None and attention.kept)
+    faster = something and all(row.ci_low > 1 for row in table)
     return "gain" if compiled and faster and not check.uncompared else "no gain"
 
 
-def _not_shown(known: Sequence[Variant], rows: Sequence[WinnerRow]) -> list[str]:
-    """What a reader could take for shown, and was not."""
-    notes = []
-    if all(variant.mode == "eager" for variant in known):
-        notes.append("torch.compile wasn't measured; without a compiled baseline there is no gain to speak of")
-    staying = [row for row in rows if row.kept]
-    unmeasured = sum(row.in_model is None for row in staying)
-    if unmeasured:
-        notes.append(f"{unmeasured} of {len(staying)} kept kernels were not measured alone in the model")
-    return notes
-
-
-def _rebuilt(
-    workload: Workload, winners: list[Winner], staying: list[Winner], chosen: Variant, log: Log
-) -> tuple[Variant, list[Winner]]:
-    """The model with those that pay; with all of them where that one can't be built."""
+def _rebuilt(job: _Job, chosen: Variant, staying: list[Winner], attention: bool) -> tuple[Variant, list[Winner], bool]:
+    """The model with what pays; with all of it where that can't be built."""
     try:
-        return ours(workload, staying, chosen.mode, "ours, final", log.say), staying
+        final = ours(job.workload, staying, chosen.mode, "ours, final", job.log.say, attention)
     except Exception as error:  # the set that was measured is still there
-        log.note(f"without the kernels that don't pay the model can't be built, all stay: {first_line(error)}")
-        return chosen, winners
+        job.log.note(f"without what doesn't pay the model can't be built, all stays: {first_line(error)}")
+        return chosen, job.winners, bool(installed(chosen).attention)
+    return final, staying, attention
 
 
 def _engaged(workload: Workload, variant: Variant) -> dict[str, int]:
@@ -205,56 +263,9 @@ def _engaged(workload: Workload, variant: Variant) -> dict[str, int]:
     return total
 
 
-def _winner_row(
-    winner: Winner, final: Variant, engaged: dict[str, int], effects: dict[str, InModel], stays: bool
-) -> WinnerRow:
-    task = winner.task.id
-    places, calls = installed(final).replaced.get(task, 0), engaged.get(task, 0)
-    effect = effects.get(task, InModel(None))
-    note = effect.note
-    if stays and not calls:
-        note = _why(final, winner) if not places else "it was put into the graph but not seen to run"
-    return _row(winner, places, calls, effect, stays and calls > 0, note)
-
-
-def _row(winner: Winner, places: int, engaged: int, effect: InModel, stays: bool, note: str) -> WinnerRow:
-    gain = effect.gain
-    return WinnerRow(
-        task=winner.task.id,
-        title=winner.task.title,
-        occurrences=places,
-        engaged=engaged,
-        speedup_alone=winner.speedup_alone,
-        in_model=gain.ratio if gain else None,
-        ci_low=gain.low if gain else None,
-        ci_high=gain.high if gain else None,
-        kept=stays,
-        note=note,
-    )
-
-
-def _why(variant: Variant | None, winner: Winner) -> str:
-    left = installed(variant).left if variant is not None else []
-    reasons = [reason for reason in left if reason.startswith(f"{winner.task.id} ")]
-    return reasons[0] if reasons else "no region of the compiled graph has its fingerprint and shapes"
-
-
-def _baseline_rows(known: Sequence[Variant], rounds: Rounds, against: str) -> tuple[BaselineRow, ...]:
-    rows = []
-    for variant in known:
-        found = rounds.ratio(variant.name, against)
-        ms = rounds.ms(variant.name)
-        rows.append(BaselineRow(name=variant.name, ms=ms, ratio=found.ratio, ci_low=found.low, ci_high=found.high))
-    return tuple(rows)
-
-
-def _without_winners(
-    known: Sequence[Variant], clock: _Clock, notes: Sequence[str], rows: tuple[WinnerRow, ...] = ()
-) -> Proof:
+def _without_ours(job: _Job, known: Sequence[Variant], rows: tuple[WinnerRow, ...] = ()) -> Proof:
     """Only the baselines, against the best of them."""
-    rounds = measure(
-        _calls(known), seconds=min(_FINAL * clock.budget, max(clock.left(), 0.0)), min_rounds=8, max_rounds=_ROUNDS
-    )
+    rounds = job.measure(known, min(_FINAL * job.clock.budget, max(job.clock.left(), 0.0)), 8, _ROUNDS)
     best = rounds.fastest([variant.name for variant in known])
     return Proof(
         result="no gain",
@@ -263,28 +274,16 @@ def _without_winners(
         ours_ms=None,
         pairs=rounds.pairs,
         best_baseline=best,
-        baselines=_baseline_rows(known, rounds, best),
+        baselines=baseline_rows(known, rounds, best),
         outputs=(),
         winners=rows,
-        notes=tuple(notes),
+        notes=tuple(job.log.notes),
         finished_at=_now(),
     )
 
 
-def _calls(variants: Sequence[Variant]) -> dict[str, Callable[[], None]]:
-    return {variant.name: variant.once for variant in variants}
-
-
-def _skipped(variant: Variant) -> list[str]:
-    return [f"{part.what} was left as it is: {part.reason}" for part in installed(variant).skipped]
-
-
-def _verdict(check: Check) -> str:
-    if check.passed:
-        worst = max(row.worst for row in check.rows)
-        return f"right, at most {worst:.2g} of the tolerance"
-    bad = next((row for row in check.rows if not row.passed), None)
-    return f"WRONG: {bad.name}, {bad.worst:.3g} × the tolerance" if bad else "WRONG: nothing could be compared"
+def _named(variants: Sequence[Variant], name: str) -> Variant:
+    return next(variant for variant in variants if variant.name == name)
 
 
 def _now() -> str:
