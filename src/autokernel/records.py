@@ -255,6 +255,8 @@ class Timing(Record):
     pairs: int
     clock: str = "parent"
     confirmed: bool = False
+    cache: Literal["cold", "warm"] | None = None  # on a GPU: how the L2 cache was found, as in the model
+    other_cache_us: Finite = None  # the candidate's time with the cache in the other state
 
 
 class Resources(Record):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Options:
     """What a user asked for. `budget_seconds` is for the search; baselines and verification come on top."""
 
-    device: str = "cpu"
+    device: str = "auto"  # "auto": the GPU if there is one; for objects, where they are
     dtype: str | None = None
     batch: int | None = None
     mode: str = "inference"
@@ -40,10 +40,21 @@ class Options:
     require_gain: bool = False
 
     def settled(self) -> Options:
-        """With the user's settings where nothing was asked for. Raises BadSetting."""
+        """With the user's settings where nothing was asked for, and the device chosen. Raises BadSetting."""
         own = settings.load()
         isolation = own.isolation if self.isolation == "auto" else self.isolation
-        return dataclasses.replace(self, isolation=isolation, threads=self.threads or own.threads)
+        return dataclasses.replace(
+            self, isolation=isolation, threads=self.threads or own.threads, device=chosen_device(self.device)
+        )
+
+
+def chosen_device(name: str) -> str:
+    """ "auto" → "cuda:0" where there is a GPU, else "cpu"; "cuda" → "cuda:0"; others as they are."""
+    if name != "auto":
+        return "cuda:0" if name == "cuda" else name
+    from autokernel.workload.target import best_device
+
+    return best_device()
 
 
 def optimize(
@@ -61,14 +72,18 @@ def optimize(
     """
     from autokernel.api.job import optimize_workload
     from autokernel.workload import from_objects
+    from autokernel.workload.target import device_of
 
-    return optimize_workload(from_objects(model, args, kwargs), options or Options(), say)
+    workload = from_objects(model, args, kwargs)
+    options = dataclasses.replace(options or Options(), device=device_of(workload.model, workload.cases))
+    return optimize_workload(workload, options, say)
 
 
 def optimize_target(target: str, options: Options, say: Callable[[str], None]) -> Run:
     """`autokernel optimize TARGET`."""
     from autokernel.api.job import load_workload, optimize_workload
 
+    options = options.settled()
     return optimize_workload(load_workload(target, options), options, say)
 
 
@@ -78,13 +93,14 @@ def profile_target(target: str, options: Options, say: Callable[[str], None]) ->
     from autokernel.api.prepare import prepare
 
     options = options.settled()
-    return prepare(load_workload(target, options), options.threads, say).profile
+    return prepare(load_workload(target, options), options.threads, say, options.device).profile
 
 
 def extract_target(target: str, options: Options, say: Callable[[str], None]) -> tuple[Path, ...]:
     """`autokernel extract TARGET`: the task folders it made, in order of recoverable time. Raises RunExists."""
     from autokernel.api.job import extract_workload, load_workload
 
+    options = options.settled()
     return extract_workload(load_workload(target, options), options, say)
 
 

@@ -34,7 +34,7 @@ from autokernel.workload import Workload, load
 
 Say = Callable[[str], None]
 
-VERIFY_SECONDS = 85.0
+VERIFY_SECONDS = {"cpu": 85.0, "cuda": 150.0}  # a GPU has twice as many baselines, and tuning them takes longer
 
 
 def load_workload(target: str, options: Options) -> Workload:
@@ -50,9 +50,9 @@ def check(options: Options) -> None:
     kind, _, number = options.device.partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
         raise DeviceUnavailable(device=options.device, detail="torch finds no CUDA device here.")
-    if kind != "cpu":
-        raise DeviceUnavailable(device=options.device, detail="this version optimises for the CPU only.")
-    if options.device != "cpu" and not number.isdecimal():
+    if kind not in ("cpu", "cuda"):
+        raise DeviceUnavailable(device=options.device, detail="this version optimises for cpu and cuda.")
+    if options.device not in ("cpu", "cuda") and not number.isdecimal():
         raise DeviceUnavailable(device=options.device, detail="that is no device: what follows the colon is a number.")
     if options.budget_seconds <= 0:
         raise BadSetting(name="budget", value=options.budget_seconds, detail="not positive", instead="Use e.g. 3m.")
@@ -79,14 +79,22 @@ def author(name: str) -> Any:
     return made
 
 
-def check_judging(proposer: str, isolation: Literal["auto", "bubblewrap", "plain"]) -> None:
-    """What a run needs later is looked for first. Raises NoCompiler, CompilerFailed, SandboxUnavailable."""
+def check_judging(proposer: str, isolation: Literal["auto", "bubblewrap", "plain"], device: str = "cpu") -> None:
+    """What a run needs later is looked for first. Raises NoCompiler, CompilerFailed, SandboxUnavailable, and what a
+    missing Triton is called."""
     from autokernel.judge.sandbox import Sandbox
+    from autokernel.languages import get_language
     from autokernel.languages.cpp import compiler
 
-    if proposer == "search":
+    if device_class(device) == "cuda":
+        get_language("triton")
+    elif proposer == "search":
         compiler.version(compiler.find())
-    Sandbox(isolation=isolation, threads=1)
+    Sandbox(isolation=isolation, threads=1, device=device)
+
+
+def device_class(device: str) -> Literal["cpu", "cuda"]:
+    return "cpu" if device.partition(":")[0] == "cpu" else "cuda"
 
 
 # --- whole jobs -------------------------------------------------------------------------------------------------------
@@ -98,8 +106,8 @@ def optimize_workload(workload: Workload, options: Options, say: Say) -> Run:
     proposer = author(options.proposer)
     path = (options.out or _default_out(workload.name)).absolute()
     _refuse_existing(path)
-    check_judging(options.proposer, options.isolation)
-    prepared = prepare(workload, options.threads, say)
+    check_judging(options.proposer, options.isolation, options.device)
+    prepared = prepare(workload, options.threads, say, options.device)
     say(as_text(profile_table(prepared.profile)))
     seeds = Seeds.fresh()
     folder = RunFolder.create(
@@ -107,7 +115,7 @@ def optimize_workload(workload: Workload, options: Options, say: Say) -> Run:
         _config(workload, options),
         prepared.write_tasks,
         versions=_versions(),
-        machine={"device": "cpu", "threads": torch.get_num_threads(), "processor": platform.machine()},
+        machine=_machine(options.device),
         commitment=seeds.commitment,
         user_file=workload.path,
     )
@@ -127,7 +135,7 @@ def resume_run(path: Path, say: Say, *, budget_seconds: float | None, experiment
             say(sentence)
         config = folder.config
         proposer = author(config.proposer)
-        check_judging(config.proposer, config.isolation)
+        check_judging(config.proposer, config.isolation, config.device)
         _use_threads(folder)
         workload = _same_model(folder, say)
         seeds = Seeds.fresh()
@@ -162,7 +170,7 @@ def extract_workload(workload: Workload, options: Options, say: Say) -> tuple[Pa
     options = options.settled()
     path = (options.out or Path("tasks") / workload.name).absolute()
     _refuse_existing(path)
-    prepared = prepare(workload, options.threads, say)
+    prepared = prepare(workload, options.threads, say, options.device)
     return _write_whole(prepared, path)
 
 
@@ -189,7 +197,7 @@ def _worth_trying(generator: str | None, proposer: str) -> bool:
     return generator is not None or proposer != "search"
 
 
-def prove(folder: RunFolder, workload: Workload, say: Say, seconds: float = VERIFY_SECONDS) -> Proof:
+def prove(folder: RunFolder, workload: Workload, say: Say, seconds: float | None = None) -> Proof:
     """Verify the run's winners in the model; write proof.json and winners.json."""
     from autokernel.verify.verify import kept, mode_of, verify
 
@@ -199,8 +207,10 @@ def prove(folder: RunFolder, workload: Workload, say: Say, seconds: float = VERI
         if task.id in folder.winners()
     ]
     say(f"verifying {len(winners)} kernel(s) inside the model")
-    proof = verify(workload, winners, budget_seconds=seconds, say=say)
-    save_winners(folder.path, kept(proof, winners), mode_of(proof))
+    kind = device_class(folder.config.device)
+    budget = VERIFY_SECONDS[kind] if seconds is None else seconds
+    proof = verify(workload, winners, budget_seconds=budget, say=say)
+    save_winners(folder.path, kept(proof, winners), mode_of(proof), kind)
     folder.write(PROOF, proof.dump())
     return proof
 
@@ -291,9 +301,16 @@ def _config(workload: Workload, options: Options) -> RunConfig:
     )
 
 
+def _machine(device: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"device": device, "threads": torch.get_num_threads(), "processor": platform.machine()}
+    if device_class(device) == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(torch.device(device))
+    return found
+
+
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("autokernel-torch", "torch", "numpy", "pygit2"):
+    for name in ("autokernel-torch", "torch", "triton", "numpy", "pygit2"):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:  # run from a checkout that was never installed

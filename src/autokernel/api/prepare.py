@@ -64,22 +64,22 @@ def _named(rows: tuple[RegionRow, ...], ids: dict[Key, str], refused: dict[Key, 
             yield row.model_copy(update={"task": ids.get(key)})
 
 
-def prepare(workload: Workload, threads: int | None, say: Callable[[str], None]) -> Prepared:
+def prepare(workload: Workload, threads: int | None, say: Callable[[str], None], device: str = "cpu") -> Prepared:
     """Capture and profile. Raises CaptureFailed, TargetFailed, OutOfMemory."""
     from autokernel.profile.ceilings import measure_ceilings
 
     started = time.monotonic()
     if threads is not None:
         torch.set_num_threads(threads)
-    say(f"{workload.name}: {describe_machine()}")
+    say(f"{workload.name}: {describe_machine(device)}")
     for line in workload.assumptions:
         say(f"  assumed: {line}")
     captures = tuple(_capture(workload, case) for case in workload.cases[:MAX_CASES])
     if not any(graph.regions for capture in captures for graph in capture.graphs):
         reasons = "; ".join(skipped.reason for capture in captures for skipped in capture.skipped)
         raise CaptureFailed(target=workload.target, detail=reasons or "it has no operations on tensors")
-    ceilings = measure_ceilings("cpu", torch.get_num_threads())
-    profile = _profile(workload, captures, ceilings)
+    ceilings = measure_ceilings(device, torch.get_num_threads())
+    profile = _profile(workload, captures, ceilings, "cpp" if device == "cpu" else "triton")
     groups = _groups(captures, profile)
     say(
         f"captured {sum(len(c.graphs) for c in captures)} graph(s), {len(groups)} distinct regions, "
@@ -88,9 +88,12 @@ def prepare(workload: Workload, threads: int | None, say: Callable[[str], None])
     return Prepared(workload, captures, profile, groups)
 
 
-def describe_machine() -> str:
-    """`cpu, 2 threads, torch 2.13.0, Python 3.11`."""
-    return f"cpu, {torch.get_num_threads()} threads, torch {torch.__version__}, Python {platform.python_version()}"
+def describe_machine(device: str = "cpu") -> str:
+    """`cpu, 2 threads, torch 2.13.0, Python 3.11`; the GPU's name where it is one."""
+    what = f"cpu, {torch.get_num_threads()} threads"
+    if device != "cpu":
+        what = f"{torch.cuda.get_device_name(torch.device(device))} ({device})"
+    return f"{what}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def _capture(workload: Workload, case: Case) -> Capture:
@@ -99,19 +102,19 @@ def _capture(workload: Workload, case: Case) -> Capture:
     return capture(workload.model, case.args, case.kwargs)
 
 
-def _profile(workload: Workload, captures: tuple[Capture, ...], ceilings: Ceilings) -> Profile:
+def _profile(workload: Workload, captures: tuple[Capture, ...], ceilings: Ceilings, language: str) -> Profile:
     """One profile for all cases: each is profiled alone, times are averaged by the cases' weights."""
     from autokernel.profile.measure import profile
 
     seconds = max(2.0, PROFILE_SECONDS / len(captures))
     profiles = [
-        profile(dataclasses.replace(workload, cases=(case,)), capture, ceilings, _coverage(), seconds=seconds)
+        profile(dataclasses.replace(workload, cases=(case,)), capture, ceilings, _coverage(language), seconds=seconds)
         for case, capture in zip(workload.cases, captures, strict=False)
     ]
     return merge(profiles, [case.weight for case in workload.cases[: len(profiles)]])
 
 
-def _coverage() -> Callable[[Region], Coverage]:
+def _coverage(language: str) -> Callable[[Region], Coverage]:
     """What the built-in generator says of a region; asked once for each fingerprint."""
     from autokernel.generate import coverage
     from autokernel.graph.lower import lower
@@ -123,7 +126,7 @@ def _coverage() -> Callable[[Region], Coverage]:
             return Coverage(None, f"no generator for {region.title}")
         if _key(region) not in known:
             values = [node.meta["val"] for node in region.inputs]
-            known[_key(region)] = coverage(lower(region.module, values))
+            known[_key(region)] = coverage(lower(region.module, values), language)
         return known[_key(region)]
 
     return ask

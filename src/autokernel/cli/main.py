@@ -47,7 +47,7 @@ def main(
 @app.command()
 def optimize(
     target: o.Target,
-    device: o.Device = "cpu",
+    device: o.Device = "auto",
     dtype: o.Dtype = None,
     batch: o.Batch = None,
     mode: o.ModeOption = o.Mode.inference,
@@ -85,7 +85,7 @@ def optimize(
 @app.command()
 def profile(
     target: o.Target,
-    device: o.Device = "cpu",
+    device: o.Device = "auto",
     dtype: o.Dtype = None,
     batch: o.Batch = None,
     threads: o.Threads = None,
@@ -107,7 +107,7 @@ def profile(
 def extract(
     target: o.Target,
     out: o.Out = None,
-    device: o.Device = "cpu",
+    device: o.Device = "auto",
     dtype: o.Dtype = None,
     batch: o.Batch = None,
     quiet: o.Quiet = False,
@@ -126,6 +126,7 @@ def extract(
 def bench(
     reference: o.Reference,
     kernel: o.Kernel,
+    device: o.Device = "auto",
     isolation: o.IsolationOption = o.Isolation.auto,
     threads: o.Threads = None,
     as_json: o.Json = False,
@@ -138,8 +139,10 @@ def bench(
         from autokernel.judge.bench import run_bench
         from autokernel.report import judged
 
-        wanted = api.Options(isolation=isolation.value, threads=threads).settled()
-        verdict = run_bench(reference, kernel, isolation=wanted.isolation, threads=wanted.threads, say=screen.say)
+        wanted = api.Options(device=device, isolation=isolation.value, threads=threads).settled()
+        verdict = run_bench(
+            reference, kernel, isolation=wanted.isolation, threads=wanted.threads, device=wanted.device, say=screen.say
+        )
         screen.show(judged(verdict, stages=quiet))
         screen.write_json(verdict.dump())
         raise typer.Exit(0 if verdict.verdict == "accepted" else 1)

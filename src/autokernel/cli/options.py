@@ -43,7 +43,9 @@ Kernel = Annotated[Path, typer.Option("--kernel", help="The kernel file to judge
 Description = Annotated[
     str, typer.Option("--description", help="What you tried, for the journal.", metavar="TEXT", show_default=False)
 ]
-Device = Annotated[str, typer.Option("--device", help="Where the model runs.")]
+Device = Annotated[
+    str, typer.Option("--device", help="Where the model runs: cpu, cuda, cuda:N; auto takes the GPU if there is one.")
+]
 Dtype = Annotated[
     str | None,
     typer.Option("--dtype", help="Convert floating-point weights and inputs.", metavar="float32|bfloat16|…"),

@@ -6,6 +6,7 @@ nothing of the judge's insides, of decisions or of the journal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Literal, Protocol
 
@@ -53,6 +54,8 @@ class Bench(Protocol):
 
     def compare(self, comparison: Comparison) -> Timing: ...
 
+    def prefetch(self, sources: Sequence[str]) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -62,6 +65,10 @@ class Executor(Protocol):
         ...
 
     def compare(self, comparison: Comparison) -> Future[Timing]: ...
+
+    def prefetch(self, folder: str, sources: Sequence[str]) -> None:
+        """What will likely be submitted next for a task: compilers may begin."""
+        ...
 
     def close(self) -> None:
         """End every process. Safe to call twice; jobs not done are abandoned."""

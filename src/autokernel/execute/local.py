@@ -6,7 +6,7 @@ once, which a worker thread would make impossible. The futures returned are done
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +30,9 @@ class LocalExecutor:
 
     def compare(self, comparison: Comparison) -> Future[Timing]:
         return _done(lambda: self._bench(comparison.folder).compare(comparison))
+
+    def prefetch(self, folder: str, sources: Sequence[str]) -> None:
+        self._bench(folder).prefetch(sources)
 
     def close(self) -> None:
         while self._benches:

@@ -24,18 +24,20 @@ Say = Callable[[str], None]
 
 @contextlib.contextmanager
 def open_sandbox(
-    isolation: Literal["auto", "bubblewrap", "plain"] = "auto", threads: int | None = None
+    isolation: Literal["auto", "bubblewrap", "plain"] = "auto", threads: int | None = None, device: str = "cpu"
 ) -> Iterator[Sandbox]:
     """A sandbox with a private folder for compiled kernels; children may use half of this machine's memory.
 
-    `threads`: what a kernel may use, by default every core that this process may run on.
+    `threads`: what a kernel may use, by default every core that this process may run on. `device`: "cpu" or "cuda:N".
     Raises SandboxUnavailable, SandboxDied.
     """
     count = threads or len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     with (
         tempfile.TemporaryDirectory(prefix="autokernel-judge-") as folder,
-        Sandbox(isolation=isolation, threads=count, cpp_cache=Path(folder), memory_limit_bytes=memory) as sandbox,
+        Sandbox(
+            isolation=isolation, threads=count, cpp_cache=Path(folder), memory_limit_bytes=memory, device=device
+        ) as sandbox,
     ):
         yield sandbox
 
@@ -47,18 +49,20 @@ def run_bench(
     isolation: Literal["auto", "bubblewrap", "plain"] = "auto",
     threads: int | None = None,
     inductor: bool = True,
+    device: str = "cpu",
     say: Say = lambda line: None,
     on_stage: OnStage | None = None,
 ) -> Verdict:
     """Judge the kernel file, whether it is faster or not, and time it against eager and Inductor.
 
+    `device`: where a KernelBench-form file is run; a task folder names its own class.
     `reference`: a task folder or a KernelBench-form file; `kernel`: a kernel file, or one that defines `ModelNew`.
     `verdict.timing` is against eager, `verdict.baselines` has both where they could be timed (Inductor costs a
     compilation of up to 20 s: `inductor=False` leaves it out). `say` gets a line for each stage as it ends.
     Raises TargetNotFound, TargetInvalid, BrokenFile, KernelInvalid, NoCompiler, JudgeUnsound.
     """
     source = _read(kernel)
-    loaded = load_reference(reference)
+    loaded = load_reference(reference, device)
     seeds = Seeds.fresh()
 
     def ended(result: StageResult) -> None:
@@ -66,8 +70,9 @@ def run_bench(
         if on_stage is not None:
             on_stage(result)
 
-    with open_sandbox(isolation, threads) as sandbox:
-        ceilings = measure_ceilings(loaded.task.device_class, sandbox.threads)
+    where = device if loaded.task.device_class == "cuda" and device != "cpu" else loaded.task.device_class
+    with open_sandbox(isolation, threads, where) as sandbox:
+        ceilings = measure_ceilings(where, sandbox.threads)
         check_controls(sandbox, seeds)
         judge = Judge(loaded, sandbox, seeds=seeds, ceilings=ceilings, on_stage=ended)
         verdict = judge.verdict(source, Opponent("eager"), Request(drop_slow=False))
@@ -89,14 +94,17 @@ def _with_baselines(judge: Judge, verdict: Verdict, timing: Timing, source: str,
     return verdict.model_copy(update={"baselines": found, "warnings": warnings})
 
 
-def load_reference(path: Path) -> LoadedTask:
-    """A task folder or a KernelBench-form file as a task. Raises TargetNotFound, and what reading it raises."""
+def load_reference(path: Path, device: str = "cpu") -> LoadedTask:
+    """A task folder (for the device it was cut on), or a KernelBench-form file as a task for `device`.
+
+    Raises TargetNotFound, and what reading it raises.
+    """
     from autokernel.task.file import from_file
     from autokernel.task.folder import load
 
     if not path.exists():
         raise TargetNotFound(path=path)
-    return load(path) if path.is_dir() else from_file(path)
+    return load(path) if path.is_dir() else from_file(path, device)
 
 
 def stage_line(result: StageResult) -> str:

@@ -23,7 +23,7 @@ import secrets
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,8 @@ class Layout:
     size: int
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
+    device: str = "cpu"
+    handle: str | None = None  # of CUDA IPC, for memory on a GPU
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -105,7 +107,7 @@ class Layout:
         def slots(name: str) -> tuple[Slot, ...]:
             return tuple(Slot(**{**s, "shape": tuple(s["shape"]), "stride": tuple(s["stride"])}) for s in data[name])
 
-        return cls(data["size"], slots("inputs"), slots("outputs"))
+        return cls(data["size"], slots("inputs"), slots("outputs"), data["device"], data["handle"])
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -163,22 +165,7 @@ class BufferSet:
         An input keeps dtype, shape, stride, storage offset and its address modulo 64; an output's data begins
         `offset` elements after a multiple of 64. Raises ValueError for a tensor that is not on the CPU or not strided.
         """
-        end = 0
-        slots: list[Slot] = []
-        for tensor in inputs:
-            if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-                raise ValueError(f"an input must be a strided CPU tensor, not {tensor.layout} on {tensor.device}")
-            offset = int(tensor.storage_offset())
-            start = tensor.data_ptr() - offset * tensor.itemsize  # of its storage, as a kernel sees it
-            name = str(tensor.dtype).removeprefix("torch.")
-            slot, end = _place(name, tensor.shape, tensor.stride(), offset, start % _LINE, end)
-            slots.append(slot)
-        targets: list[Slot] = []
-        for spec in outputs:
-            slot, end = _place(spec.dtype, spec.shape, spec.stride, spec.offset, 0, end)
-            targets.append(slot)
-        names = [f"input {i}" for i in range(len(inputs))] + [spec.name for spec in outputs]
-        made = cls(Layout(max(end, 1), tuple(slots), tuple(targets)), names)
+        made = cls(*placed(inputs, outputs, "cpu"))
         made.rewrite(inputs)
         made.poison(0)
         return made
@@ -200,7 +187,7 @@ class BufferSet:
                 raise ValueError(
                     f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}"
                 )
-        self._kept = [_span(t) for t in inputs]
+        self._kept = [span(t) for t in inputs]
         self._sources = [_bits(t) for t in self._kept]
         self._shifts = [0] * len(inputs)
         self._signs = [0] * len(inputs)
@@ -232,7 +219,7 @@ class BufferSet:
             raise ValueError(f"there are poison patterns 0 and 1, not {pattern}")
         self.pattern, self.armed = pattern, True
         for slot, bits in zip(self.layout.outputs, self._output_bits, strict=True):
-            bits[:] = _poison(slot, pattern)
+            bits[:] = poison_word(slot, pattern)
 
     def unwritten(self) -> list[Tensor]:
         """For each output a bool mask of its shape: True where the element still holds the poison in force, bitwise.
@@ -248,7 +235,7 @@ class BufferSet:
             step = slot.itemsize // slot.words
             shape, stride = (*slot.shape, slot.words), (*(n * slot.itemsize for n in slot.stride), step)
             own = np.lib.stride_tricks.as_strided(bits[slot.offset * slot.words :], shape, stride)
-            masks.append(torch.from_numpy(np.asarray((own == _poison(slot, pattern)).all(-1))))
+            masks.append(torch.from_numpy(np.asarray((own == poison_word(slot, pattern)).all(-1))))
         return masks
 
     def canaries_intact(self) -> list[str]:
@@ -296,6 +283,14 @@ class BufferSet:
                 found.append((begin, begin + count * slot.itemsize))
         return found
 
+    def snapshot(self) -> list[Words]:
+        """The outputs' storages as they are now."""
+        return [bits.copy() for bits in self._output_bits]
+
+    def differs(self, snapshot: Sequence[Words]) -> bool:
+        """Whether the outputs' storages have changed since `snapshot`."""
+        return not all(np.array_equal(a, b) for a, b in zip(self._output_bits, snapshot, strict=True))
+
     def output_bits(self) -> list[Words]:
         """The outputs' storages as words, views: for bitwise comparisons."""
         return list(self._output_bits)
@@ -323,6 +318,28 @@ class BufferSet:
         return self._input_bits[index][begin : begin + len(self._sources[index])]
 
 
+def placed(
+    inputs: Sequence[Tensor], outputs: Sequence[TensorSpec], device: Literal["cpu", "cuda"]
+) -> tuple[Layout, list[str]]:
+    """Where a set's tensors lie, and what they are called. Raises ValueError for a tensor elsewhere or not strided."""
+    end = 0
+    slots: list[Slot] = []
+    for tensor in inputs:
+        if tensor.device.type != device or tensor.layout is not torch.strided:
+            raise ValueError(f"an input must be a strided tensor on {device}, not {tensor.layout} on {tensor.device}")
+        offset = int(tensor.storage_offset())
+        start = tensor.data_ptr() - offset * tensor.itemsize  # of its storage, as a kernel sees it
+        name = str(tensor.dtype).removeprefix("torch.")
+        slot, end = _place(name, tensor.shape, tensor.stride(), offset, start % _LINE, end)
+        slots.append(slot)
+    targets: list[Slot] = []
+    for spec in outputs:
+        slot, end = _place(spec.dtype, spec.shape, spec.stride, spec.offset, 0, end)
+        targets.append(slot)
+    names = [f"input {i}" for i in range(len(inputs))] + [spec.name for spec in outputs]
+    return Layout(max(end, 1), tuple(slots), tuple(targets)), names
+
+
 def _place(
     dtype: str, shape: Sequence[int], stride: Sequence[int], offset: int, phase: int, end: int
 ) -> tuple[Slot, int]:
@@ -338,7 +355,7 @@ def _reach(shape: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
-def _span(tensor: Tensor) -> Tensor:
+def span(tensor: Tensor) -> Tensor:
     """The part of a tensor's storage that its elements lie in, gaps included, as one dimension."""
     if tensor.numel() == 0:
         return tensor.new_empty(0)
@@ -353,7 +370,7 @@ def _bits(flat: Tensor) -> Words:
     return made
 
 
-def _poison(slot: Slot, pattern: int) -> int:
+def poison_word(slot: Slot, pattern: int) -> int:
     """The word that poisons an output."""
     dtype = torch_dtype(slot.dtype)
     dtype = {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)

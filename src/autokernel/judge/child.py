@@ -26,7 +26,7 @@ import traceback
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,9 @@ from autokernel.judge.protocol import (
     Request,
     Status,
 )
+
+if TYPE_CHECKING:
+    from autokernel.judge.child_cuda import GraphRunner
 
 FILE_NAME = "<kernel.py>"
 _LOADER_FOLDER = Path(__file__).resolve().parents[1] / "languages" / "cpp"
@@ -71,6 +74,12 @@ class Runner:
         self.calls = calls
         self.flush = flush
 
+    remark = ""
+
+    def replay(self, passes: int) -> float:
+        """On the CPU there are no graphs."""
+        return self.run(0, passes * len(self.calls))
+
     def run(self, first: int, count: int) -> float:
         """`count` launches over the sets in rotation from `first` on. Seconds by this process's own clock (a claim)."""
         sets = len(self.calls)
@@ -94,11 +103,15 @@ def run(fds: Sequence[int]) -> None:
     try:
         torch.set_num_threads(job["threads"])
         artifact = rest.pop(0) if job["artifact"] else None
-        sets = [map_layout(fd, Layout.from_json(layout)) for fd, layout in zip(rest, job["layouts"], strict=True)]
+        sets = _mapped(job, rest)
         for fd in (job_fd, stderr_fd, *rest):
             os.close(fd)
         with torch.no_grad():
-            runner = _load(job, sets, artifact)
+            runner: Runner | GraphRunner = _load(job, sets, artifact)
+            if job["device"] == "cuda":
+                from autokernel.judge.child_cuda import GraphRunner
+
+                runner = GraphRunner(runner.calls, runner.flush)
     except BaseException as error:
         channel.send(_failure(nonce, error).encode())
         return
@@ -107,20 +120,33 @@ def run(fds: Sequence[int]) -> None:
         _serve(channel, runner)
 
 
-def _serve(channel: socket.socket, runner: Runner) -> None:
+def _mapped(job: dict[str, Any], fds: Sequence[int]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """The sets, in shared memory of the CPU or of a GPU."""
+    layouts = [Layout.from_json(layout) for layout in job["layouts"]]
+    if job["device"] == "cpu":
+        return [map_layout(fd, layout) for fd, layout in zip(fds, layouts, strict=True)]
+    from autokernel.judge import child_cuda
+
+    child_cuda.begin(job)
+    return [child_cuda.map_layout(layout) for layout in layouts]
+
+
+def _serve(channel: socket.socket, runner: Runner | GraphRunner) -> None:
     while data := channel.recv(REQUEST_BYTES + 1):
         request = Request.decode(data)
         try:
-            claimed = 0.0
+            claimed, remark = 0.0, ""
             if request.operation is Operation.flush:
                 if runner.flush is not None:
                     runner.flush()
+            elif request.operation is Operation.replay:
+                claimed, remark = runner.replay(request.calls), runner.remark
             else:
                 claimed = runner.run(request.first, request.calls)
         except BaseException as error:
             channel.send(_failure(request.nonce, error).encode())
             return
-        channel.send(Reply(Status.done, request.nonce, claimed_seconds=claimed).encode())
+        channel.send(Reply(Status.done, request.nonce, claimed_seconds=claimed, text=remark).encode())
 
 
 # --- what is run ------------------------------------------------------------------------------------------------------
@@ -133,7 +159,8 @@ def _load(job: dict[str, Any], sets: Sequence[tuple[list[Tensor], list[Tensor]]]
     if kind == "model_new":
         functions = _models(job, "ModelNew", sets)
         return Runner([_copying(f, outputs) for f, (_, outputs) in zip(functions, sets, strict=True)])
-    _keep_freed_memory()
+    if job["device"] == "cpu":
+        _keep_freed_memory()
     if kind == "eager":
         functions = _models(job, "Model", sets)
     elif kind == "inductor" and artifact is not None:
@@ -142,7 +169,7 @@ def _load(job: dict[str, Any], sets: Sequence[tuple[list[Tensor], list[Tensor]]]
         raise BadSource(f"there is no kind {kind}")
     if job["copies"]:
         return Runner([_copying(f, outputs) for f, (_, outputs) in zip(functions, sets, strict=True)])
-    return _keeping(functions, [outputs for _, outputs in sets])
+    return _keeping(functions, [outputs for _, outputs in sets], forget=job["device"] == "cpu")
 
 
 def _load_launch(source: str, sets: Sequence[tuple[list[Tensor], list[Tensor]]]) -> Runner:
@@ -158,7 +185,8 @@ def _load_launch(source: str, sets: Sequence[tuple[list[Tensor], list[Tensor]]])
 
 def _models(job: dict[str, Any], name: str, sets: Sequence[tuple[list[Tensor], list[Tensor]]]) -> list[Function]:
     """`Model` or `ModelNew`, built once; before each call a set's trailing inputs become its parameters, uncopied."""
-    made = build_model(job["source"], name, job["reference"])
+    with torch.device(job["device"]):
+        made = build_model(job["source"], name, job["reference"])
     names: list[str] = job["parameters"]
 
     def function(inputs: list[Tensor]) -> Function:
@@ -244,7 +272,8 @@ def _copying(function: Function, outputs: list[Tensor]) -> Call:
     return lambda: _copy(function(), outputs)
 
 
-def _keeping(functions: Sequence[Function], outputs: Sequence[list[Tensor]]) -> Runner:
+def _keeping(functions: Sequence[Function], outputs: Sequence[list[Tensor]], forget: bool) -> Runner:
+    """`forget`: let a result go once it is copied, as a model would. A graph's results must stay where they are."""
     results: list[Any] = [None] * len(functions)
 
     def call(index: int, function: Function) -> Call:
@@ -257,7 +286,9 @@ def _keeping(functions: Sequence[Function], outputs: Sequence[list[Tensor]]) -> 
         for index, result in enumerate(results):
             if result is not None:
                 _copy(result, outputs[index])
-                results[index] = None
+                results[index] = None if forget else result
+        if not forget:
+            torch.cuda.synchronize()
 
     return Runner([call(i, f) for i, f in enumerate(functions)], flush)
 
@@ -310,7 +341,8 @@ def _limits(job: dict[str, Any]) -> None:
         # that they never use, more loosely, to bound shared memory made by the candidate.
         shared = sum(layout["size"] for layout in job["layouts"])
         _lower(resource.RLIMIT_DATA, _status_bytes("VmData") + limit)
-        _lower(resource.RLIMIT_AS, _status_bytes("VmSize") + shared + 2 * limit + (8 << 30))
+        if job["device"] == "cpu":  # a GPU's driver reserves more addresses than there is memory
+            _lower(resource.RLIMIT_AS, _status_bytes("VmSize") + shared + 2 * limit + (8 << 30))
 
 
 def _lower(kind: int, value: int) -> None:

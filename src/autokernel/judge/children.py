@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from autokernel.errors import SandboxDied
 from autokernel.judge import protocol
@@ -23,8 +22,11 @@ from autokernel.judge.samples import Sample, sample
 from autokernel.records import Reason
 
 if TYPE_CHECKING:
+    from autokernel.judge.cuda_buffers import CudaSample, CudaSet
     from autokernel.judge.sandbox import Sandbox
 
+AnySet: TypeAlias = "BufferSet | CudaSet"
+AnySample: TypeAlias = "Sample | CudaSample"
 T = TypeVar("T")
 
 _STDERR_BYTES = 1 << 16
@@ -52,7 +54,8 @@ class Kernel:
     `Model`. `parameters`: names (`named_parameters`, then `named_buffers`) of the trailing inputs, when the file is a
     module that owns them. `reference`: for `model_new`, the file to take `get_init_inputs` from if its own has none.
     `artifact`: for `inductor`, the package made by `inductor.prepare`. `copies`: an opponent is charged for copying its
-    results, as a `ModelNew` is.
+    results, as a `ModelNew` is. `caches`: environment variable → a folder that the child gets a copy of under that name
+    (Triton's cache with this kernel in it).
     """
 
     kind: Literal["source", "model_new", "eager", "inductor"]
@@ -61,6 +64,7 @@ class Kernel:
     reference: str = ""
     artifact: Path | None = None
     copies: bool = False
+    caches: tuple[tuple[str, Path], ...] = ()
 
     @property
     def flushes(self) -> bool:
@@ -74,9 +78,10 @@ class Child:
     After each command the child and everything it started are stopped, and stay so until the next.
     """
 
-    def __init__(self, sandbox: Sandbox, kernel: Kernel, sets: Sequence[BufferSet]) -> None:
+    def __init__(self, sandbox: Sandbox, kernel: Kernel, sets: Sequence[AnySet]) -> None:
         self.kernel, self.sets = kernel, list(sets)
         self.claimed_seconds = 0.0  # the child's own clock, for the last command: a claim
+        self.remark = ""  # what the child says of how it ran the last command: a claim
         self.pid: int | None = None  # in this process's pid namespace
         self._sandbox = sandbox
         self._channel, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -103,24 +108,40 @@ class Child:
         at "done" and their results are copied to the outputs afterwards.
         """
         touched = sorted({(first + i) % len(self.sets) for i in range(min(calls, len(self.sets)))})
-        samples = [] if self.kernel.flushes else sample([self.sets[i] for i in touched])
         request = Request(Operation.loop, protocol.new_nonce(), first % len(self.sets), calls)
-        return self._command(request, deadline, samples)
+        return self._command(request, deadline, self._samples([self.sets[i] for i in touched]))
+
+    def replay(self, passes: int, deadline: float, meanwhile: Callable[[], None] | None = None) -> float:
+        """On a GPU: `passes` times every set, each pass one CUDA graph where the kernel can be captured.
+
+        As `loop`; `meanwhile` is called while the child works. What it puts into the sets must be there for the last
+        pass, so it belongs into the first half of the time expected.
+        """
+        request = Request(Operation.replay, protocol.new_nonce(), 0, passes)
+        return self._command(request, deadline, self._samples(self.sets), meanwhile)
+
+    def _samples(self, touched: Sequence[AnySet]) -> list[AnySample]:
+        if self.kernel.flushes:
+            return []
+        if self._sandbox.device == "cpu":
+            return list(sample([one for one in touched if isinstance(one, BufferSet)]))
+        from autokernel.judge.cuda_buffers import CudaSample, CudaSet
+
+        chosen = [one for one in touched if isinstance(one, CudaSet) and one.layout.outputs]
+        return [CudaSample(one) for one in dict.fromkeys((*chosen[-1:], *random.sample(chosen, min(1, len(chosen)))))]
 
     def late_writes(self, seconds: float) -> list[int]:
         """Let the child run for `seconds` without a command, stop it, and name the sets whose outputs changed."""
-        before = [[bits.copy() for bits in s.output_bits()] for s in self.sets]
+        before = [one.snapshot() for one in self.sets]
         self._guarded(lambda: self._sandbox.control(Control.thaw))
         time.sleep(seconds)
         self._guarded(self._freeze)
-        changed = []
-        for index, (old, current) in enumerate(zip(before, self.sets, strict=True)):
-            if not all(np.array_equal(a, b) for a, b in zip(old, current.output_bits(), strict=True)):
-                changed.append(index)
-        return changed
+        pairs = zip(self.sets, before, strict=True)
+        return [index for index, (one, old) in enumerate(pairs) if one.differs(old)]  # type: ignore[arg-type]
 
     def peak_memory(self) -> int:
-        """Bytes of the child's peak resident memory above what it had when the kernel was loaded (diagnostic)."""
+        """Bytes above what the child had when the kernel was loaded (diagnostic): resident at its peak, or, on a GPU,
+        taken of the device's memory now."""
         self._read_memory()
         return max(0, self._peak_memory - self._base_memory)
 
@@ -149,14 +170,14 @@ class Child:
             artifact = os.open(self.kernel.artifact, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, artifact)
             fds.append(artifact)
-        return [*fds, *(s.fd for s in self.sets)]
+        return [*fds, *(s.fd for s in self.sets if s.fd is not None)]
 
     def begin(self, nonce: bytes, until: float) -> None:
         """Wait until the kernel is loaded, then stop the child."""
         self._guarded(lambda: self._reply(nonce, Status.hello, until, None))
         self._guarded(lambda: self._reply(nonce, Status.loaded, until, self.pid))
         self._guarded(self._freeze)
-        self._base_memory = _memory(self.pid, "VmRSS")
+        self._base_memory = self._memory("VmRSS")
 
     def release(self) -> None:
         """Close descriptors only."""
@@ -170,18 +191,28 @@ class Child:
 
     # --- one command ----------------------------------------------------------------------------------------------
 
-    def _command(self, request: Request, deadline: float, samples: Sequence[Sample] = ()) -> float:
+    def _command(
+        self,
+        request: Request,
+        deadline: float,
+        samples: Sequence[AnySample] = (),
+        meanwhile: Callable[[], None] | None = None,
+    ) -> float:
         if not self._open:
             raise ValueError("this child is closed")
-        return self._guarded(lambda: self._run(request, deadline, samples))
+        return self._guarded(lambda: self._run(request, deadline, samples, meanwhile))
 
-    def _run(self, request: Request, deadline: float, samples: Sequence[Sample]) -> float:
+    def _run(
+        self, request: Request, deadline: float, samples: Sequence[AnySample], meanwhile: Callable[[], None] | None
+    ) -> float:
         if self._unexpected():
             raise protocol.ProtocolError("an answer before a command")
         begin = time.perf_counter()
         until = time.monotonic() + deadline
         self._sandbox.control(Control.thaw)
         self._send(request)
+        if meanwhile is not None:
+            meanwhile()
         reply = self._reply(request.nonce, Status.done, until, self.pid)
         for one in samples:
             one.read()
@@ -191,22 +222,21 @@ class Child:
             self._send(flush)
             self._reply(flush.nonce, Status.done, until, self.pid)
         self._freeze()
-        self.claimed_seconds = reply.claimed_seconds
+        self.claimed_seconds, self.remark = reply.claimed_seconds, reply.text
         self._check(samples)
-        for index in range(request.first, request.first + min(request.calls, len(self.sets))):
+        calls = len(self.sets) if request.operation is Operation.replay else request.calls
+        for index in range(request.first, request.first + min(calls, len(self.sets))):
             self.sets[index % len(self.sets)].armed = False
         return seconds
 
     @staticmethod
-    def _check(samples: Sequence[Sample]) -> None:
+    def _check(samples: Sequence[AnySample]) -> None:
         if any(one.late() for one in samples):
             raise ChildFailure(Reason.late_write, "outputs were still being written after the kernel had returned")
         untouched = sum(one.untouched() for one in samples)
         if untouched:
-            total = sum(len(one.index) for one in samples)
-            raise ChildFailure(
-                Reason.not_written, f"{untouched} of {total} sampled parts of the outputs were not written in a loop"
-            )
+            detail = f"{untouched} sampled parts of the outputs were not written in a loop"
+            raise ChildFailure(Reason.not_written, detail)
 
     def _send(self, request: Request) -> None:
         try:
@@ -289,7 +319,15 @@ class Child:
         return -1
 
     def _read_memory(self) -> None:
-        self._peak_memory = max(self._peak_memory, _memory(self.pid, "VmHWM"))
+        self._peak_memory = max(self._peak_memory, self._memory("VmHWM"))
+
+    def _memory(self, field: str) -> int:
+        if self._sandbox.device == "cpu":
+            return _memory(self.pid, field)
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return total - free
 
 
 def _fixed_file(size: int) -> int:

@@ -15,11 +15,13 @@ from dataclasses import replace
 
 from autokernel.errors import NotTimed
 from autokernel.judge import pairs as rule
-from autokernel.judge.buffers import BufferSet, torch_dtype
+from autokernel.judge import timing_cuda
+from autokernel.judge.buffers import torch_dtype
 from autokernel.judge.cases import Cases
-from autokernel.judge.children import ChildFailure, Kernel
+from autokernel.judge.children import AnySet, ChildFailure, Kernel
 from autokernel.judge.oracle import one_thread
 from autokernel.judge.sandbox import Sandbox
+from autokernel.judge.sets import create_set
 from autokernel.judge.timing import MAX_BYTES, Block, Plan, Refresh, measure_block, plan, probe, rolling
 from autokernel.judge.tolerance import compare
 from autokernel.records import Ceilings, Reason, TensorSpec, Timing
@@ -32,6 +34,7 @@ CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
 _VERIFIED_SETS = 4
+_MORE_AT_FIRST, _PASS_NOISE = 0.3, 6e-5
 _LEAST_PAIRS_TO_JUDGE = 4  # one block may be off by anything on a busy machine
 
 
@@ -41,16 +44,22 @@ class Contest:
     def __init__(self, cases: Cases, sandbox: Sandbox, deadline: float, ceilings: Ceilings | None) -> None:
         self.cases, self.sandbox, self.deadline, self.ceilings = cases, sandbox, deadline, ceilings
         self.task = cases.task
-        self._sets: list[BufferSet] = []
+        self._sets: list[AnySet] = []
         self._rough: dict[Kernel, float] = {}
         self._overheads: deque[float] = deque(maxlen=5)
         self._order = random.SystemRandom()
+        self.on_gpu = self.task.device_class == "cuda"
 
     def planned(self, opponent: Kernel, candidate: Kernel, trusted_candidate: bool) -> tuple[Plan, Plan]:
         """Blocks for each, over the same sets, so that the caches are as cold for one as for the other.
 
-        A first block of each tells how long its call takes. The overhead of a round is measured anew, too.
+        A first block of each tells how long its call takes. The overhead of a round is measured anew, too. On a GPU
+        the number of sets follows from their size alone, and the overhead of a round hardly counts.
         """
+        if self.on_gpu:
+            if not self._overheads:
+                self._measure_overhead()
+            return (self._gpu_plan(),) * 2
         self._measure_overhead()
         try:
             theirs = self._seconds(opponent, opponent.kind in ("eager", "inductor"))
@@ -59,6 +68,24 @@ class Contest:
         plans = [plan(self._set_bytes(), each) for each in (theirs, self._seconds(candidate, trusted_candidate))]
         sets = max(one.sets for one in plans)
         return replace(plans[0], sets=sets), replace(plans[1], sets=sets)
+
+    @property
+    def cold(self) -> bool:
+        """On a GPU: whether a model finds this task's tensors outside the L2 cache; ranks are made accordingly."""
+        return timing_cuda.is_cold(self._set_bytes(), self._cache_bytes())
+
+    def _gpu_plan(self, rounds: int = 2, cold: bool | None = None) -> Plan:
+        chosen = self.cold if cold is None else cold
+        return timing_cuda.plan(self._set_bytes(), self._cache_bytes(), cold=chosen, rounds=rounds)
+
+    def _cache_bytes(self) -> int:
+        import torch
+
+        return int(torch.cuda.get_device_properties(self.sandbox.index).L2_cache_size)
+
+    def other_cache_us(self, kernel: Kernel) -> float:
+        """Microseconds a call with the L2 cache in the other state than the one that ranks: one block."""
+        return 1e6 * self.block(kernel, self._gpu_plan(cold=not self.cold), trusted=False).seconds
 
     def _seconds(self, kernel: Kernel, trusted: bool) -> float:
         """Roughly what a call takes; only plans are made from it, so it may be remembered."""
@@ -87,8 +114,9 @@ class Contest:
     def _measure_overhead(self) -> None:
         ours = probe(len(self.task.inputs))
         sets = max(2, min(4, MAX_BYTES // max(self._set_bytes(), 1)))
+        planned = self._gpu_plan() if self.on_gpu else Plan(sets=sets, short=1, long=sets, rounds=6)
         try:
-            block = self._block(ours, Plan(sets=sets, short=1, long=sets, rounds=6), None, math.inf)
+            block = self._block(ours, planned, None, math.inf)
             self._overheads.append(block.overhead)
         except ChildFailure as failure:
             detail = f"{failure.reason.replace('_', ' ')}: {failure.detail}"
@@ -111,18 +139,19 @@ class Contest:
         Raises NotTimed when the opponent fails, ChildFailure when the candidate does.
         """
         their_plan, our_plan = self.planned(opponent, candidate, trusted_candidate)
-        claims: list[float] = []
+        blocks: list[Block] = []
 
         def theirs() -> float:
             return self.opponent_block(opponent, their_plan).seconds
 
         def ours() -> float:
             block = self.block(candidate, our_plan, trusted_candidate)
-            claims.append(1e6 * block.claimed)
+            blocks.append(block)
             return block.seconds
 
         measured = rule.measure_pairs(theirs, ours, decide, order=self._order, first_look=1, on_pair=on_pair)
-        return measured, disagreement(claims, self.impossible_us())
+        claim = disagreement([1e6 * block.claimed for block in blocks], self.impossible_us())
+        return measured, claim or slower_at_first(blocks, self._gpu_plan().sets if self.on_gpu else 1)
 
     def opponent_block(self, opponent: Kernel, planned: Plan) -> Block:
         try:
@@ -161,20 +190,35 @@ class Contest:
         return self.ceilings.floor_us(self.task.flops, self.task.min_bytes, dtype)
 
     def impossible_us(self) -> float:
-        """No kernel takes less here: two 64-byte accesses and two 64-byte multiply-adds a cycle and core, at 6 GHz."""
+        """No kernel takes less here.
+
+        A CPU: two 64-byte accesses and two 64-byte multiply-adds a cycle and core, at 6 GHz. A GPU: the bytes that
+        don't fit into its cache at the memory's peak by specification, the operations at the peak of its units.
+        """
+        if self.on_gpu:
+            return self._impossible_on_gpu()
         per_second = self.sandbox.threads * 6e9
         return 1e6 * max(self.task.min_bytes / (per_second * 128), self.task.flops / (per_second * 64))
+
+    def _impossible_on_gpu(self) -> float:
+        if self.ceilings is None:
+            return 0.0
+        dtype = self.task.outputs[0].dtype if self.task.outputs else "float32"
+        rotating = self._gpu_plan().sets * self._set_bytes()  # of which the cache may hold its own size
+        crossing = max(0.0, 1 - self._cache_bytes() / rotating) if self.cold else 0.0
+        return self.ceilings.bound_us(self.task.flops, int(self.task.min_bytes * crossing), dtype)
 
     # --- one block ----------------------------------------------------------------------------------------------------
 
     def _block(
-        self, kernel: Kernel, planned: Plan, verify: Callable[[Sequence[BufferSet]], None] | None, overhead: float
+        self, kernel: Kernel, planned: Plan, verify: Callable[[Sequence[AnySet]], None] | None, overhead: float
     ) -> Block:
         with one_thread():
             while len(self._sets) < planned.sets:
                 inputs = draw(self.task, self.cases.seed("timed inputs"))
-                self._sets.append(BufferSet.create(inputs, self.task.outputs))
-            return measure_block(
+                self._sets.append(create_set(inputs, self.task.outputs, self.task.device_class))
+            measure = timing_cuda.measure_block if self.on_gpu else measure_block
+            return measure(
                 self.sandbox, kernel, self._sets, planned,
                 refresh=self._refresh(), deadline=self.deadline, overhead=overhead, verify=verify,
             )  # fmt: skip
@@ -184,11 +228,11 @@ class Contest:
             return rolling(self.task.inputs)
         return lambda buffers, _: buffers.rewrite(draw(self.task, self.cases.seed("timed inputs")))
 
-    def _verify(self, sets: Sequence[BufferSet]) -> None:
+    def _verify(self, sets: Sequence[AnySet]) -> None:
         for chosen in self._order.sample(list(sets), min(_VERIFIED_SETS, len(sets))):
             self._verify_set(chosen)
 
-    def _verify_set(self, chosen: BufferSet) -> None:
+    def _verify_set(self, chosen: AnySet) -> None:
         inputs = [value.clone() for value in chosen.inputs]
         expected = self.cases.oracle(self.task, inputs, None).expect(inputs, self.cases.seed("noise"))
         for spec, output, wanted in zip(self.task.outputs, chosen.outputs, expected, strict=True):
@@ -228,6 +272,20 @@ def disagreement(claimed_us: Sequence[float], bound_us: float) -> str | None:
         return None
     claim = f"its own clock claims {max(claimed_us):.3g} µs a call or less"
     return f"{claim}, where no kernel can take below {bound_us:.3g} µs"
+
+
+def slower_at_first(blocks: Sequence[Block], sets: int) -> str | None:
+    """Words when passes on new values take longer than repeats, in the median over blocks: work that repeats skip.
+
+    Single passes are noisy by what waking a process takes, some ten microseconds; so is the limit.
+    """
+    firsts = [block.first_pass for block in blocks if block.first_pass is not None]
+    if len(firsts) < 4:
+        return None
+    first, repeat = statistics.median(firsts), statistics.median(block.seconds for block in blocks)
+    if first - repeat <= max(_MORE_AT_FIRST * repeat, _PASS_NOISE / sets):
+        return None
+    return f"{1e6 * first:.3g} µs a call on new values, {1e6 * repeat:.3g} µs on repeated ones: repeats skip work"
 
 
 def impossible(timing: Timing, bound_us: float) -> Reason | None:

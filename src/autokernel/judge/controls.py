@@ -44,12 +44,35 @@ def launch(x, weight, out):
 '''
 RIGHT = _KERNEL.format(what="a control that must pass", result="sum")
 WRONG = _KERNEL.format(what="a control that must fail", result="i == 5 ? sum * 1.001f : sum")
+_TRITON = '''"""Row sums of products: {what}."""
+
+import triton
+import triton.language as tl
+
+LANGUAGE = "triton"
+SERVES = "task"
+
+
+@triton.jit
+def rows(x, weight, out):
+    row = tl.program_id(0)
+    column = tl.arange(0, 32)
+    total = tl.sum(tl.load(x + 32 * row + column) * tl.load(weight + column), 0)
+    tl.store(out + row, {result})
+
+
+def launch(x, weight, out):
+    rows[(8,)](x.contiguous(), weight.contiguous(), out, num_warps=1)
+'''
+RIGHT_GPU = _TRITON.format(what="a control that must pass", result="total")
+WRONG_GPU = _TRITON.format(what="a control that must fail", result="tl.where(row == 5, total * 1.001, total)")
 
 
 def check_controls(sandbox: Sandbox, seeds: Seeds) -> tuple[Verdict, Verdict]:
     """The verdicts on the two controls. Raises JudgeUnsound when one is not what it must be; NoCompiler."""
-    judge = Judge(_task(), sandbox, seeds=seeds)
-    right, wrong = (judge.verdict(source, Opponent("eager"), Request(level="correctness")) for source in (RIGHT, WRONG))
+    judge = Judge(_task(sandbox.device), sandbox, seeds=seeds)
+    sources = (RIGHT, WRONG) if sandbox.device == "cpu" else (RIGHT_GPU, WRONG_GPU)
+    right, wrong = (judge.verdict(source, Opponent("eager"), Request(level="correctness")) for source in sources)
     if right.verdict is not Outcome.accepted:
         raise JudgeUnsound(detail=f"a right kernel was {_words(right)}")
     if (wrong.verdict, wrong.reason) != (Outcome.rejected, Reason.wrong_values):
@@ -65,7 +88,7 @@ def _reference(x: Tensor, weight: Tensor) -> tuple[Tensor]:
     return ((x * weight).sum(-1),)
 
 
-def _task() -> LoadedTask:
+def _task(device: str) -> LoadedTask:
     inputs = (
         TensorSpec(name="x", dtype="float32", shape=(8, 32), stride=(32, 1)),
         TensorSpec(name="weight", dtype="float32", shape=(32,), stride=(1,), role=Role.parameter),
@@ -78,6 +101,7 @@ def _task() -> LoadedTask:
         dims={"s0": Dim(value=8), "s1": Dim(value=32)},
         inputs=inputs,
         outputs=(TensorSpec(name="out", dtype="float32", shape=(8,), stride=(1,)),),
+        device_class=device,
     )
-    module = lower(_reference, [torch.empty(8, 32), torch.empty(32)])
+    module = lower(_reference, [torch.empty(8, 32, device=device), torch.empty(32, device=device)])
     return LoadedTask(task, _reference, module, None)

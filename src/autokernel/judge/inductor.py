@@ -57,19 +57,22 @@ def kernel(
 
     count = threads if threads is not None else torch.get_num_threads()
     try:
-        package = prepare(reference, loaded.task.inputs, parameters, count)
+        package = prepare(reference, loaded.task.inputs, parameters, count, loaded.task.device_class)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise NotTimed(what="torch.compile", task=loaded.task.id, detail=error) from error
     return Kernel("inductor", reference, parameters, artifact=package, copies=copies)
 
 
-def prepare(reference: str, inputs: Sequence[TensorSpec], parameters: Sequence[str], threads: int) -> Path:
+def prepare(
+    reference: str, inputs: Sequence[TensorSpec], parameters: Sequence[str], threads: int, device: str = "cpu"
+) -> Path:
     """The package of `reference` for these inputs, made now or before. Raises ValueError with the end of its log."""
     job = {
         "reference": reference,
         "parameters": list(parameters),
         "inputs": [[s.dtype, s.shape, s.stride] for s in inputs],
         "threads": threads,
+        "device": device,
     }
     folder = settings.cache_dir() / "inductor"
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +89,9 @@ def _key(job: dict[str, Any]) -> str:
     import torch
 
     machine = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability(), _processor()]
+    if job["device"] == "cuda":
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        machine = [torch.__version__, properties.name, str(properties.major), str(properties.minor)]
     return hashlib.sha256(json.dumps([job, machine], sort_keys=True).encode()).hexdigest()
 
 
@@ -177,12 +183,35 @@ def compile_job(job: dict[str, Any]) -> None:
     from torch._inductor import config
 
     from autokernel.judge.buffers import torch_dtype
-    from autokernel.judge.child import build_model
 
+    if job["device"] == "cuda":
+        compile_on_gpu(job)
+        return
     config.compile_threads = 1  # a pool of compiling processes takes longer to start than one small kernel to build
     torch.set_num_threads(job["threads"])
-    model = build_model(job["reference"], "Model")
+    function = _function(job)
+    values = []
+    for dtype, shape, stride in job["inputs"]:
+        values.append(torch.empty_strided(shape, stride, dtype=torch_dtype(dtype)).zero_())
+    with torch.no_grad():
+        try:
+            _package_generated(function, values, Path(job["package"]))
+        except Exception as error:  # private interfaces: whatever is different in another torch, the slow way remains
+            sys.stderr.write(f"compiled ahead of time instead: {type(error).__name__}: {error}\n")
+            _package_ahead(function, values, job["package"])
+
+
+def _function(job: dict[str, Any]) -> Any:
+    """The reference as a function of all its inputs, parameters and buffers among them."""
+    import torch
+
+    from autokernel.judge.child import build_model
+
     names = job["parameters"]
+    with torch.device(job["device"]):
+        model = build_model(job["reference"], "Model")
+    if not names:
+        return model
 
     class Bound(torch.nn.Module):
         """The model with its parameters and buffers as trailing inputs."""
@@ -192,16 +221,50 @@ def compile_job(job: dict[str, Any]) -> None:
             state = dict(zip(names, values[split:], strict=True))
             return torch.func.functional_call(model, state, values[:split])
 
-    values = []
-    for dtype, shape, stride in job["inputs"]:
-        values.append(torch.empty_strided(shape, stride, dtype=torch_dtype(dtype)).zero_())
-    function = Bound() if names else model
-    with torch.no_grad():
-        try:
-            _package_generated(function, values, Path(job["package"]))
-        except Exception as error:  # private interfaces: whatever is different in another torch, the slow way remains
-            sys.stderr.write(f"compiled ahead of time instead: {type(error).__name__}: {error}\n")
-            _package_ahead(function, values, job["package"])
+    return Bound()
+
+
+def compile_on_gpu(job: dict[str, Any]) -> None:
+    """The text that Inductor generates for a GPU, run once, with the compiled and tuned kernels that this left behind.
+
+    The caches are this job's own: they are the package, and a fresh child compiles nothing.
+    """
+    import shutil
+
+    import torch
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._inductor.utils import clear_inductor_caches
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from autokernel.judge import generated
+    from autokernel.judge.buffers import torch_dtype
+
+    config.compile_threads = 1
+    config.fx_graph_cache = False
+    caches = Path(job["package"]).with_suffix(".caches")
+    for name, folder in (("TORCHINDUCTOR_CACHE_DIR", caches), ("TRITON_CACHE_DIR", caches / "triton")):
+        os.environ[name] = str(folder)
+    clear_inductor_caches()
+    compiled: list[Any] = []
+
+    def keep(*args: Any, **kwargs: Any) -> Any:
+        compiled.append(compile_fx_inner(*args, **kwargs))
+        return compiled[-1]
+
+    function = _function(job)
+    with torch.no_grad(), torch.device("cuda"):
+        values = [_sample(torch.empty_strided(s, t, dtype=torch_dtype(d)).zero_()) for d, s, t in job["inputs"]]
+        graph = make_fx(function, tracing_mode="fake")(*values)
+        run: Any = compile_fx(graph, list(values), inner_compile=keep)
+        wanted = function(*values)
+        wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+        found = run(*values)
+        torch.testing.assert_close(list(found), wanted, rtol=2e-2, atol=2e-2, equal_nan=True)
+        torch.cuda.synchronize()
+    (one,) = compiled
+    generated.pack_caches(Path(job["package"]), one.source_code, caches)
+    shutil.rmtree(caches, ignore_errors=True)
 
 
 def _package_generated(function: Any, values: list[Any], package: Path) -> None:

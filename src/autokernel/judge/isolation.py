@@ -29,6 +29,7 @@ Isolation = Literal["bubblewrap", "plain"]
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 _CONFIGURATION = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
+_PASSED = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 
 PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE = 1, 3, 4
@@ -83,10 +84,10 @@ def drop_capabilities() -> None:
         raise OSError(number, f"capset: {os.strerror(number)}")
 
 
-def command(isolation: Isolation, config: dict[str, Any], cpp_cache: Path | None) -> list[str]:
+def command(isolation: Isolation, config: dict[str, Any], cpp_cache: Path | None, device: str = "cpu") -> list[str]:
     """The command line that starts a zygote with `config` (JSON) under `isolation`."""
     start = python("autokernel.judge.zygote", "main", json.dumps(config))
-    return [*_bubblewrap(cpp_cache), *start] if isolation == "bubblewrap" else start
+    return [*_bubblewrap(cpp_cache, device), *start] if isolation == "bubblewrap" else start
 
 
 def python(module: str, function: str, *arguments: str) -> list[str]:
@@ -100,7 +101,7 @@ def python(module: str, function: str, *arguments: str) -> list[str]:
 
 
 def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
-    """The whole environment of a zygote: nothing of the user's but the search path of shared libraries."""
+    """The whole environment of a zygote: nothing of the user's but where shared libraries and GPUs are found."""
     made = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
@@ -110,8 +111,9 @@ def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
     }
     if cpp_cache is not None:
         made["AUTOKERNEL_CPP_CACHE"] = str(cpp_cache.resolve())
-    if libraries := os.environ.get("LD_LIBRARY_PATH"):
-        made["LD_LIBRARY_PATH"] = libraries
+    for name in _PASSED:
+        if value := os.environ.get(name):
+            made[name] = value
     return made
 
 
@@ -134,7 +136,7 @@ def bubblewrap_problem() -> str | None:
     return None
 
 
-def _bubblewrap(cpp_cache: Path | None) -> list[str]:
+def _bubblewrap(cpp_cache: Path | None, device: str = "cpu") -> list[str]:
     arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     arguments += ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm"]
@@ -142,6 +144,10 @@ def _bubblewrap(cpp_cache: Path | None) -> list[str]:
         arguments += ["--ro-bind-try", path, path]
     for path in _readable(cpp_cache):
         arguments += ["--ro-bind", path, path]
+    if device == "cuda":
+        arguments += ["--ro-bind", "/sys", "/sys"]  # the driver looks for its devices there
+        for node in (*sorted(map(str, Path("/dev").glob("nvidia*"))), "/dev/nvidia-caps"):
+            arguments += ["--dev-bind-try", node, node]
     return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--"]
 
 
@@ -168,12 +174,12 @@ def _outermost(paths: Iterable[Path]) -> list[str]:
 
 @functools.cache
 def _site_folders() -> tuple[Path, ...]:
-    """The folders that torch and numpy are imported from; outside this Python's prefix they must be named."""
+    """The folders that our dependencies are imported from; outside this Python's prefix they must be named."""
     from importlib.util import find_spec
 
     found = []
-    for name in ("torch", "numpy"):
+    for name in ("torch", "numpy", "pydantic", "triton", "cuda"):
         spec = find_spec(name)
-        if spec is not None and spec.origin is not None:
-            found.append(Path(spec.origin).resolve().parents[1])
+        places = spec.submodule_search_locations if spec is not None else None
+        found += [Path(place).resolve().parent for place in places or ()]
     return tuple(dict.fromkeys(found))

@@ -225,6 +225,19 @@ class _Judging:
         self.timing, _ = self._measure(kernel, exactly(count), begin, confirming=True)
         words = "confirmed" if self.timing.confirmed else "not confirmed"
         self._ended("passed", begin, f"{words}: {self.timing.speedup:.3g}× in {count} new pairs")
+        self._both_caches(kernel)
+
+    def _both_caches(self, kernel: Kernel) -> None:
+        """On a GPU: which state of the cache the figures are for, and the time in the other one."""
+        contest = self.judge.contest(self.request.deadline_seconds)
+        if not contest.on_gpu or self.timing is None:
+            return
+        try:
+            other = contest.other_cache_us(kernel)
+        except ChildFailure as failure:
+            self._fail(time.monotonic(), failure.reason, failure.detail)
+        cache = "cold" if contest.cold else "warm"
+        self.timing = self.timing.model_copy(update={"cache": cache, "other_cache_us": other})
 
     def _measure(
         self, kernel: Kernel, rule: Callable[[Sequence[float]], str], begin: float, *, confirming: bool

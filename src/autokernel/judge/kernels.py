@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
@@ -13,7 +15,7 @@ from autokernel.errors import NotTimed
 from autokernel.judge import Opponent
 from autokernel.judge.cases import UNREADABLE
 from autokernel.judge.children import Kernel
-from autokernel.languages import CompileFailure, Finding, Language
+from autokernel.languages import Artifact, CompileFailure, Finding, Language
 from autokernel.records import Resources
 from autokernel.task import LoadedTask
 from autokernel.workload import load as load_workload
@@ -70,17 +72,40 @@ class Kernels:
         language = self._find(name) if name is not None else None
         if language is None:
             raise ValueError("a source that has not passed check")
-        artifact = language.compile(source)
-        if artifact.directory is not None:
-            self._expose(artifact.directory)
-        return Kernel("source", source), artifact.resources
-
-    def _expose(self, built: Path) -> None:
-        """Put what was built where children can read it."""
+        artifact = language.compile(source, self.loaded.task)
+        if artifact.directory is None:
+            return Kernel("source", source), artifact.resources
         if self.folder is None:
             raise ValueError("a compiled kernel needs a sandbox with a cpp_cache")
+        if name == "triton":  # each kernel's cache is its own: what one writes there, no other will read
+            return Kernel("source", source, caches=self._own_cache(artifact)), artifact.resources
+        self._expose(artifact.directory, self.folder)
+        return Kernel("source", source), artifact.resources
+
+    def prefetch(self, sources: Sequence[str]) -> None:
+        """Start compiling what will be judged soon, where the language can do so beside other work."""
+        for source in sources:
+            tree = ast.parse(source)
+            name = _language(tree)
+            language = self._find(name) if name is not None else None
+            begin = getattr(language, "prefetch", None)
+            if begin is not None:
+                begin([source], self.loaded.task)
+
+    def _own_cache(self, artifact: Artifact) -> tuple[tuple[str, Path], ...]:
+        assert self.folder is not None and artifact.directory is not None
+        target = self.folder / f"triton-{hashlib.sha256(str(artifact.directory).encode()).hexdigest()[:24]}"
+        if not target.exists():
+            partial = Path(tempfile.mkdtemp(dir=self.folder))
+            shutil.copytree(artifact.directory, partial / "cache")
+            (partial / "cache").replace(target)
+            partial.rmdir()
+        return (("TRITON_CACHE_DIR", target),)
+
+    def _expose(self, built: Path, folder: Path) -> None:
+        """Put what was built where children can read it."""
         for file in built.iterdir():
-            target = self.folder / file.name
+            target = folder / file.name
             if file.suffix == ".so" and not target.exists():
                 shutil.copyfile(file, target.with_suffix(".part"))
                 target.with_suffix(".part").replace(target)
@@ -121,7 +146,7 @@ class Kernels:
         if path is None or path.is_dir():
             return ()
         if self._names is None:
-            model = load_workload(str(path)).model
+            model = load_workload(str(path), device=self.loaded.task.device_class).model
             assert isinstance(model, nn.Module)
             self._names = (*dict(model.named_parameters()), *dict(model.named_buffers()))
         return self._names

@@ -271,7 +271,7 @@ class _Perturbed(_Typed):
 
     def _scaled(self, value: Tensor, roundoff: float) -> Tensor:
         """value · (1 + roundoff·ξ): slices of a fixed pool from random places, so that drawing costs little."""
-        factors = _factors(roundoff)
+        factors = _factors(roundoff, value.device)
         flat = value.reshape(-1)
         moved = torch.empty_like(flat)
         for begin in range(0, flat.numel(), _POOL):
@@ -282,10 +282,10 @@ class _Perturbed(_Typed):
 
 
 @functools.cache
-def _factors(roundoff: float) -> Tensor:
+def _factors(roundoff: float, device: torch.device) -> Tensor:
     """1 + roundoff·ξ, ξ uniform in [-1, 1], the pool twice over."""
     noise = torch.rand(_POOL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return noise.mul_(2).sub_(1).repeat(2).mul_(roundoff).add_(1)
+    return noise.mul_(2).sub_(1).repeat(2).mul_(roundoff).add_(1).to(device)
 
 
 def _to_integer(node: fx.Node) -> bool:

@@ -28,8 +28,7 @@ from typing import Any, Literal, Self
 from autokernel.errors import SandboxDied, SandboxUnavailable
 from autokernel.judge import isolation as shut
 from autokernel.judge import protocol
-from autokernel.judge.buffers import BufferSet
-from autokernel.judge.children import Child, ChildFailure, Kernel
+from autokernel.judge.children import AnySet, Child, ChildFailure, Kernel
 from autokernel.judge.protocol import Ack, Control, ControlRequest
 
 __all__ = ["Child", "ChildFailure", "Kernel", "Sandbox"]
@@ -42,7 +41,8 @@ class Sandbox:
     """Context manager. `isolation` is what it really is: "bubblewrap" or "plain".
 
     `threads`: what torch and OpenMP use in a child. `cpp_cache`: folder of compiled kernels, read-only inside; it must
-    exist. `memory_limit_bytes`: private memory that a child may allocate beyond what it starts with.
+    exist. `memory_limit_bytes`: private memory that a child may allocate beyond what it starts with. `device`: where
+    kernels run, "cpu" or "cuda:N".
 
     Raises SandboxUnavailable (bubblewrap was asked for and does not work), SandboxDied (the zygote can't be started).
     """
@@ -54,6 +54,7 @@ class Sandbox:
         threads: int,
         cpp_cache: Path | None = None,
         memory_limit_bytes: int | None = None,
+        device: str = "cpu",
     ) -> None:
         problem = shut.bubblewrap_problem() if isolation != "plain" else "not asked for"
         if isolation == "bubblewrap" and problem:
@@ -61,6 +62,8 @@ class Sandbox:
         self.isolation: Literal["bubblewrap", "plain"] = "plain" if problem else "bubblewrap"
         self.weakness = problem if isolation == "auto" else None  # why "auto" became plain
         self.threads, self.cpp_cache, self.memory_limit_bytes = threads, cpp_cache, memory_limit_bytes
+        self.device, _, number = device.partition(":")
+        self.index = int(number or 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
@@ -92,7 +95,7 @@ class Sandbox:
             shut.show_self()
             self._hidden = False
 
-    def spawn(self, kernel: Kernel, sets: Sequence[BufferSet], *, deadline: float) -> Child:
+    def spawn(self, kernel: Kernel, sets: Sequence[AnySet], *, deadline: float) -> Child:
         """A fresh child with `kernel` loaded over `sets` (at most 200). An earlier child, if any, is ended first.
 
         `deadline`: seconds for all of it. Raises ChildFailure, SandboxDied.
@@ -135,7 +138,7 @@ class Sandbox:
             raise SandboxDied(detail=f"{ack.left} processes could not be reached by {operation.name}")
         return ack
 
-    def _job(self, kernel: Kernel, sets: Sequence[BufferSet], nonce: bytes) -> dict[str, Any]:
+    def _job(self, kernel: Kernel, sets: Sequence[AnySet], nonce: bytes) -> dict[str, Any]:
         return {
             "nonce": nonce.hex(),
             "kind": kernel.kind,
@@ -148,6 +151,9 @@ class Sandbox:
             "isolation": self.isolation,
             "memory_limit_bytes": self.memory_limit_bytes,
             "layouts": [s.layout.to_json() for s in sets],
+            "device": self.device,
+            "index": self.index,
+            "caches": {"TRITON_CACHE_DIR": None, **{name: str(path) for name, path in kernel.caches}},
         }
 
     def _alive(self) -> bool:
@@ -157,11 +163,11 @@ class Sandbox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         protocol.stamp_senders(ours)
         with theirs, open(os.devnull, "r+b") as null:
-            config = {"fd": theirs.fileno(), "isolation": self.isolation}
+            config = {"fd": theirs.fileno(), "isolation": self.isolation, "device": self.device}
             log = os.memfd_create("autokernel-zygote-log", os.MFD_CLOEXEC)
             try:
                 self._process = subprocess.Popen(
-                    shut.command(self.isolation, config, self.cpp_cache),
+                    shut.command(self.isolation, config, self.cpp_cache, self.device),
                     stdin=null,
                     stdout=null,
                     stderr=log,

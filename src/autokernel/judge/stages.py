@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from autokernel.judge.buffers import BufferSet
 from autokernel.judge.cases import Case, Cases, Sizes
-from autokernel.judge.children import ChildFailure, Kernel
+from autokernel.judge.children import AnySet, ChildFailure, Kernel
 from autokernel.judge.oracle import one_thread
 from autokernel.judge.sandbox import Sandbox
+from autokernel.judge.sets import create_set
 from autokernel.judge.tolerance import Comparison, compare
 from autokernel.records import Reason, Stage, StageResult, Task
 from autokernel.task.inputs import STABILITY, edge_specs
@@ -205,19 +205,20 @@ class Stages:
         finally:
             child.close()
 
-    def _spawn(self, cases: Sequence[Case]) -> tuple[Child, list[BufferSet]]:
-        sets = [BufferSet.create(case.inputs, case.task.outputs) for case in cases]
+    def _spawn(self, cases: Sequence[Case]) -> tuple[Child, list[AnySet]]:
+        device = self.cases.task.device_class
+        sets = [create_set(case.inputs, case.task.outputs, device) for case in cases]
         try:
             return self.sandbox.spawn(self.kernel, sets, deadline=self.deadline), sets
         except ChildFailure as failure:
             raise Failed(failure.reason, failure.detail, loading=True) from failure
 
-    def _check_all(self, child: Child, sets: list[BufferSet], cases: Sequence[Case], keep: bool = True) -> None:
+    def _check_all(self, child: Child, sets: list[AnySet], cases: Sequence[Case], keep: bool = True) -> None:
         for index, case in enumerate(cases):
             self._check(child, sets[index], index, case, cases[:index], keep)
 
     def _check(
-        self, child: Child, buffers: BufferSet, index: int, case: Case, earlier: Sequence[Case], keep: bool = True
+        self, child: Child, buffers: AnySet, index: int, case: Case, earlier: Sequence[Case], keep: bool = True
     ) -> list[Tensor]:
         """One call on one set, checked whole; the outputs, copied. Raises `Failed`, `ChildFailure`."""
         buffers.poison(0)
@@ -230,7 +231,7 @@ class Stages:
         self._values(outputs, case, earlier, keep)
         return outputs
 
-    def _undamaged(self, buffers: BufferSet, case: Case) -> None:
+    def _undamaged(self, buffers: AnySet, case: Case) -> None:
         damaged = buffers.canaries_intact()
         if damaged:
             raise Failed(Reason.out_of_bounds, f"{case.name}: memory was written {' and '.join(damaged)}")
@@ -239,7 +240,7 @@ class Stages:
             names = ", ".join(case.task.inputs[index].name for index in changed)
             raise Failed(Reason.input_changed, f"{case.name}: launch changed its input {names}")
 
-    def _written(self, child: Child, buffers: BufferSet, index: int, case: Case, first: tuple[Masks, Masks]) -> None:
+    def _written(self, child: Child, buffers: AnySet, index: int, case: Case, first: tuple[Masks, Masks]) -> None:
         """An element left as it was poisoned was not written, or not before launch returned.
 
         `first`: which elements equal pattern 0, and which 1, after a call poisoned with 0; the next is with 1.

@@ -33,7 +33,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autokernel.judge.buffers import BufferSet, torch_dtype
+from autokernel.judge.buffers import torch_dtype
+from autokernel.judge.children import AnySet
 from autokernel.judge.sandbox import ChildFailure, Kernel, Sandbox
 from autokernel.records import Reason, TensorSpec
 
@@ -49,13 +50,14 @@ scratch = torch.empty(1 << 17)
 
 
 def launch(*tensors):
-    scratch.fill_(1)
+    if not tensors[-1].is_cuda:
+        scratch.fill_(1)
     for out in tensors[{inputs}:]:
         out.fill_(1)
 """
 
-Refresh = Callable[[BufferSet, random.Random], None]
-Verify = Callable[[Sequence[BufferSet]], None]
+Refresh = Callable[[AnySet, random.Random], None]
+Verify = Callable[[Sequence[AnySet]], None]
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Block:
     overhead: float
     claimed: float
     rounds: tuple[tuple[int, float], ...]
+    first_pass: float | None = None  # seconds a call where every value was new (GPU: rounds repeat theirs)
+    remark: str = ""  # how the child says it ran (a claim): "no CUDA graph: ..."
 
 
 def plan(
@@ -103,7 +107,7 @@ def plan(
 def measure_block(
     sandbox: Sandbox,
     kernel: Kernel,
-    sets: Sequence[BufferSet],
+    sets: Sequence[AnySet],
     planned: Plan,
     *,
     refresh: Refresh,
@@ -163,7 +167,7 @@ def rolling(specs: Sequence[TensorSpec]) -> Refresh:
     movable = [s.domain in _MOVABLE_DOMAINS and torch_dtype(s.dtype).is_floating_point for s in specs]
     signed = [may and _signed(spec) for may, spec in zip(movable, specs, strict=True)]
 
-    def refresh(buffers: BufferSet, draw: random.Random) -> None:
+    def refresh(buffers: AnySet, draw: random.Random) -> None:
         buffers.roll(movable, draw.getrandbits(40), [may and draw.getrandbits(1) == 1 for may in signed])
 
     return refresh
@@ -190,13 +194,13 @@ def last_level_cache() -> int:
     return max(sizes, default=_DEFAULT_CACHE)
 
 
-def _prepare(sets: Sequence[BufferSet], refresh: Refresh, draw: random.Random) -> None:
+def _prepare(sets: Sequence[AnySet], refresh: Refresh, draw: random.Random) -> None:
     for one in sets:
         refresh(one, draw)
         one.poison(draw.getrandbits(1))
 
 
-def _look(sets: Sequence[BufferSet], verify: Verify | None) -> None:
+def _look(sets: Sequence[AnySet], verify: Verify | None) -> None:
     for one in sets:
         if damaged := one.canaries_intact():
             raise ChildFailure(Reason.out_of_bounds, f"bytes {', '.join(damaged)} were written in a timed loop")

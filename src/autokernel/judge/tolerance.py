@@ -102,7 +102,7 @@ def tolerance(reference: Tensor, eager_error: Tensor, spread: Tensor | None, dty
     if not reference.numel():
         return allowed
     bins = (exponent >> 1).reshape(-1)
-    largest = torch.zeros(1024, dtype=torch.float64)
+    largest = torch.zeros(1024, dtype=torch.float64, device=reference.device)
     largest.scatter_reduce_(0, bins, eager_error.reshape(-1), "amax")
     per_bin = EAGER_FACTOR * largest
     if spread is None:

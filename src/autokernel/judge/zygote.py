@@ -44,9 +44,21 @@ def main(argument: str) -> NoReturn:
 
     from autokernel.judge import child  # noqa: F401
 
+    if config["device"] == "cuda":
+        _preload()
     gc.collect()
     gc.freeze()
     Zygote(control, plain, watched).serve()
+
+
+def _preload() -> None:
+    """What children on a GPU need, loaded without a CUDA context: Triton, and what Inductor's texts import."""
+    from cuda.bindings import driver  # noqa: F401
+    from triton.runtime import cache
+
+    from autokernel.judge import child_cuda  # noqa: F401
+
+    cache.triton_key()  # hashes the compiler's own files; remembered
 
 
 class Zygote:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,9 @@ class JudgeBench:
         first, second = _opponent(comparison.first), _opponent(comparison.second)
         return self._judge.compare(first, second, pairs=comparison.max_pairs, deadline=DEADLINE)
 
+    def prefetch(self, sources: Sequence[str]) -> None:
+        self._judge.kernels.prefetch(sources)
+
     def close(self) -> None:
         """A judge holds nothing of its own; the sandbox is the executor's."""
 
@@ -64,6 +67,7 @@ class _Benches:
         self._isolation = settings.load().isolation if wanted.isolation == "auto" else wanted.isolation
         self._threads = wanted.threads or profile.threads  # the settings' were taken when the run was made
         self._ceilings: Ceilings = profile.ceilings
+        self._device = wanted.device
         self._tasks, self._seeds, self._say, self._on_stage = tasks, seeds, say, on_stage
         self._sandbox: Sandbox | None = None
         self._libraries: tempfile.TemporaryDirectory[str] | None = None
@@ -94,7 +98,11 @@ class _Benches:
             libraries = Path(self._libraries.name)
             memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
             sandbox = Sandbox(
-                isolation=self._isolation, threads=self._threads, cpp_cache=libraries, memory_limit_bytes=memory
+                isolation=self._isolation,
+                threads=self._threads,
+                cpp_cache=libraries,
+                memory_limit_bytes=memory,
+                device=self._device,
             )
             if sandbox.weakness:
                 self._say(f"judging without bubblewrap, which is weaker: {sandbox.weakness}")

@@ -20,6 +20,7 @@ from autokernel.task import LoadedTask
 
 EVALUATIONS = 8  # an author may ask for in one proposal
 REPEATS = 3  # proposals in a row that were tried before: the author has nothing new
+AHEAD = 6  # kernels of one task that compilers work on ahead of judging
 TASK_PART = 0.5  # of the budget that one task may take while others wait
 
 
@@ -82,6 +83,8 @@ class _Session:
     def run(self) -> str:
         """Until something ends it; returns what, as a sentence."""
         try:
+            for state in self.states.values():
+                self._prefetch(state)
             self._first_incumbents()
             self.started = time.monotonic()
             while True:
@@ -159,6 +162,7 @@ class _Session:
         started = time.monotonic()
         if not self._has_baseline(state):
             return
+        self._prefetch(state)
         proposal = self._propose(state, started)
         if proposal is None:
             self.bench.say(f"  {state.task.id}: {state.exhausted}" if state.exhausted else f"  {state.task.id}: again")
@@ -171,6 +175,13 @@ class _Session:
         if noise.due(trial.experiment) and state.incumbent is not None and not self.bench.stop:
             with self.bench.stop.interruptible():
                 noise.same_against_same(self.bench, state, trial.experiment)
+
+    def _prefetch(self, state: TaskState) -> None:
+        """Compilers begin on what the author is likely to propose, so that judging doesn't wait for them."""
+        upcoming = getattr(self.proposer, "upcoming", None)
+        if upcoming is not None and state.exhausted is None:
+            sources = upcoming(state.brief(), AHEAD)
+            self.bench.executor.prefetch(self.bench.task_folder(state), sources)
 
     def _count(self, decision: Decision) -> None:
         self.experiments += 1

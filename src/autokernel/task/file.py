@@ -30,9 +30,9 @@ from autokernel.workload.failures import user_code
 from autokernel.workload.target import load_target
 
 
-def from_file(path: Path) -> LoadedTask:
-    """Load a KernelBench file as a task. Raises what `workload.load` raises, and CaptureFailed."""
-    workload = load_target(str(path))
+def from_file(path: Path, device: str = "cpu") -> LoadedTask:
+    """A KernelBench file as a task for "cpu" or "cuda:N". Raises what `workload.load` raises, and CaptureFailed."""
+    workload = load_target(str(path), device=device)
     model, case = workload.model, workload.cases[0]
     if not isinstance(model, nn.Module) or case.kwargs:
         raise TargetInvalid(target=path, detail="`get_inputs()` must return a list of positional arguments")

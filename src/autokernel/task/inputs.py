@@ -28,7 +28,7 @@ VARIANTS = ("model", *STABILITY, "assorted", *EDGES)
 
 
 def draw(task: Task, seed: int, variant: str = "model") -> list[Tensor]:
-    """One set of inputs, in the order of `task.inputs`. The same seed gives the same bytes.
+    """One set of inputs, in the order of `task.inputs`, on its device. The same seed gives the same bytes there.
 
     Raises `NotComputable` for a dtype that no values can be drawn for (complex), `ValueError` for an unknown variant.
     """
@@ -36,20 +36,25 @@ def draw(task: Task, seed: int, variant: str = "model") -> list[Tensor]:
         raise ValueError(f"unknown variant {variant!r}; known: {', '.join(VARIANTS)}")
     varied = {spec.name for spec in varying(task)} if variant in _VARIATIONS else set()
     specs = edge_specs(task, variant) if variant in EDGES else task.inputs
-    tensors = []
-    for number, spec in enumerate(specs):
-        dtype = getattr(torch, spec.dtype)
-        if dtype.is_complex:
-            raise NotComputable(task=task.id, detail=f"input {spec.name} is {spec.dtype}")
-        generator = torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
-        shape = distinct(spec.shape, spec.stride)
-        values = _values(spec, shape, generator)
-        if spec.name in varied:
-            values = _VARIATIONS[variant](values, dtype, generator)
-            if spec.domain == "positive" and variant != "nan":
-                values = values.abs()
-        tensors.append(lay_out(values.to(dtype), spec.shape, spec.stride, spec.offset))
-    return tensors
+    with torch.device(task.device_class):
+        return [
+            _drawn(spec, (seed * 1_000_003 + number) % 2**63, variant if spec.name in varied else None, task)
+            for number, spec in enumerate(specs)
+        ]
+
+
+def _drawn(spec: TensorSpec, seed: int, variant: str | None, task: Task) -> Tensor:
+    """One input, on torch's default device."""
+    dtype = getattr(torch, spec.dtype)
+    if dtype.is_complex:
+        raise NotComputable(task=task.id, detail=f"input {spec.name} is {spec.dtype}")
+    generator = torch.Generator(task.device_class).manual_seed(seed)
+    values = _values(spec, distinct(spec.shape, spec.stride), generator)
+    if variant is not None:
+        values = _VARIATIONS[variant](values, dtype, generator)
+        if spec.domain == "positive" and variant != "nan":
+            values = values.abs()
+    return lay_out(values.to(dtype), spec.shape, spec.stride, spec.offset)
 
 
 def varying(task: Task) -> tuple[TensorSpec, ...]:

@@ -25,7 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from autokernel.errors import DeviceUnavailable, TargetInvalid, TargetNotFound, UnsupportedTarget
+from autokernel.errors import (
+    DeviceUnavailable,
+    OutOfMemory,
+    TargetFailed,
+    TargetInvalid,
+    TargetNotFound,
+    UnsupportedTarget,
+)
 from autokernel.workload import Case, Workload
 from autokernel.workload.failures import user_code
 
@@ -47,11 +54,11 @@ def load_target(target: str, *, device: str = "cpu", dtype: str | None = None, b
     if scheme in ("hf", "timm") and rest and not Path(target).exists():
         raise UnsupportedTarget(target=target)
     path, name = _split(target)
-    with _seeded():
-        module = _import(path, target)
-        model, sets = _named(module, name, target) if name else _kernelbench(module, target)
-    label = path.stem if name in (None, "Model") else f"{path.stem}-{name}"
     where = torch.device(_device(device))
+    with _seeded(where):
+        module = _import(path, target)
+        model, sets = _built(module, name, target, where)
+    label = path.stem if name in (None, "Model") else f"{path.stem}-{name}"
     cases = tuple(Case(args=tuple(args), kwargs=dict(kwargs), weight=weight) for weight, args, kwargs in sets)
     workload = _placed(Workload(name=label, model=model, cases=cases, target=target, path=path), where, dtype, batch)
     _try_out(workload)
@@ -119,6 +126,20 @@ def _import(path: Path, target: str) -> ModuleType:
         if folder not in sys.path:
             sys.path.append(folder)  # behind everything else: the file may import a neighbour later
     return module
+
+
+def _built(module: ModuleType, name: str | None, target: str, where: torch.device) -> tuple[Callable[..., Any], Sets]:
+    """Model and inputs, made where they will be used: drawing a billion weights on a CPU takes a minute.
+
+    Code that can't be run with another default device (a generator of the CPU's, say) is run with torch's own.
+    """
+    if where.type != "cpu":
+        try:
+            with where:
+                return _named(module, name, target) if name else _kernelbench(module, target)
+        except (TargetFailed, OutOfMemory):
+            torch.manual_seed(SEED)
+    return _named(module, name, target) if name else _kernelbench(module, target)
 
 
 Sets = list[tuple[float, Sequence[Any], dict[str, Any]]]
@@ -211,7 +232,25 @@ def _device(device: str) -> str:
         raise DeviceUnavailable(device=device, detail="this torch sees no CUDA device.")
     if device.split(":", maxsplit=1)[0] not in ("cpu", "cuda"):
         raise DeviceUnavailable(device=device, detail="only cpu and cuda are known.")
+    if device.startswith("cuda"):
+        number = device.partition(":")[2] or "0"
+        if not number.isdecimal() or int(number) >= torch.cuda.device_count():
+            detail = f"there are {torch.cuda.device_count()} CUDA devices, counted from 0."
+            raise DeviceUnavailable(device=device, detail=detail)
     return device
+
+
+def best_device() -> str:
+    """ "cuda:0" where torch sees a GPU, else "cpu"."""
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
+def device_of(model: Any, cases: Sequence[Case]) -> str:
+    """Where the first tensor of a model, or of its inputs, is: "cpu", "cuda:1"."""
+    parameters = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
+    for tensor in (*parameters, *(value for case in cases for value in _tensors(case))):
+        return str(tensor.device)
+    return "cpu"
 
 
 def _placed(workload: Workload, device: torch.device, dtype: str | None, batch: int | None) -> Workload:
@@ -291,8 +330,8 @@ def _copies(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _seeded() -> Iterator[None]:
+def _seeded(where: torch.device) -> Iterator[None]:
     """The same random weights and inputs in every process; the caller's random state comes back."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(SEED)
         yield

@@ -1,0 +1,99 @@
+"""The child's side on a GPU: shared memory opened, launches waited for, and a pass over all sets as one CUDA graph.
+
+Everything here runs in the candidate's process, and may be patched by it: what it says is a claim. The parent looks at
+the outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autokernel.judge.buffers import Layout
+from autokernel.judge.cuda_buffers import device_view
+from autokernel.judge.cuda_memory import open_handle, over
+
+Call = Callable[[], None]
+
+
+def begin(job: dict[str, Any]) -> None:
+    """This process's context, and compiler caches of its own (filled with what was compiled for its kernel)."""
+    folder = tempfile.mkdtemp(prefix="kernels-")
+    for name, source in job["caches"].items():
+        target = os.path.join(folder, name)
+        if source is not None:
+            shutil.copytree(source, target)
+        os.environ[name] = target
+    torch.cuda.init()
+    torch.cuda.set_device(job["index"])
+    torch.empty(1, device="cuda")  # the context itself
+
+
+def map_layout(layout: Layout) -> tuple[list[Tensor], list[Tensor]]:
+    """Inputs and outputs of a set, in the parent's memory."""
+    assert layout.handle is not None
+    memory = over(open_handle(layout.handle), layout.size)
+    return [device_view(memory, s) for s in layout.inputs], [device_view(memory, s) for s in layout.outputs]
+
+
+class GraphRunner:
+    """Launches over the sets, waited for; and passes over all of them, captured once. `remark`: why not captured."""
+
+    def __init__(self, calls: Sequence[Call], flush: Call | None) -> None:
+        self.calls, self.flush = list(calls), flush
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.remark = ""
+
+    def run(self, first: int, count: int) -> float:
+        """`count` launches from set `first` on, one after the other. Seconds by events (a claim)."""
+        order = [self.calls[(first + i) % len(self.calls)] for i in range(count)]
+
+        def launch() -> None:
+            for call in order:
+                call()
+
+        return _timed(launch)
+
+    def replay(self, passes: int) -> float:
+        """`passes` times every set. Seconds by events (a claim)."""
+        if self.graph is None and not self.remark:
+            self._capture()
+        graph = self.graph
+        return _timed(lambda: _repeat(graph.replay if graph is not None else self._plain, passes))
+
+    def _plain(self) -> None:
+        for call in self.calls:
+            call()
+
+    def _capture(self) -> None:
+        self._plain()  # whatever a first call sets up
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._plain()
+        except RuntimeError as error:
+            self.remark = f"no CUDA graph: {str(error).splitlines()[0]}"
+            torch.cuda.synchronize()
+            return
+        self.graph = graph
+
+
+def _repeat(call: Call, count: int) -> None:
+    for _ in range(count):
+        call()
+
+
+def _timed(work: Call) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return max(float(begin.elapsed_time(end)), 0.0) / 1e3

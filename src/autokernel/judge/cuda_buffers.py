@@ -1,0 +1,243 @@
+"""The inputs and outputs of one call in device memory, shared with a child by CUDA IPC. The doors of buffers.BufferSet.
+
+The parent fills, poisons and compares with its own kernels, in its own context; the sources of the inputs and all
+expected values lie in other allocations, which no child can open.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from autokernel.judge.buffers import CANARY_BYTES, Layout, Slot, placed, poison_word, torch_dtype
+from autokernel.judge.buffers import span as span_of
+from autokernel.judge.cuda_memory import Allocation
+
+if TYPE_CHECKING:
+    from autokernel.records import TensorSpec
+
+_WORD = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ROW, _ROWS = 4096, 32  # bytes, and how many are sampled
+_MOST_UNWRITTEN = 1 / 64  # of an output's elements that may look like its poison
+
+
+class CudaSet:
+    """See `BufferSet`: the same attributes and methods, over device memory of this process.
+
+    Not covered: reads beyond the buffers. A child that reads beside them meets canaries, then an illegal access.
+    """
+
+    fd = None
+
+    def __init__(self, layout: Layout, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        self.pattern = 0
+        self.armed = False
+        self._allocation = Allocation(layout.size)
+        self.layout = replace(layout, device="cuda", handle=self._allocation.handle())
+        self._bytes = self._allocation.bytes()
+        self.inputs = [device_view(self._bytes, slot) for slot in layout.inputs]
+        self.outputs = [device_view(self._bytes, slot) for slot in layout.outputs]
+        self._input_words = [_words(self._bytes, slot) for slot in layout.inputs]
+        self._output_words = [_words(self._bytes, slot) for slot in layout.outputs]
+        self._sources: list[Tensor] = []
+        self._shifts: list[int] = []
+        self._signs: list[int] = []
+        slots = (*layout.inputs, *layout.outputs)
+        guards = [(s.base - CANARY_BYTES, s.base) for s in slots]
+        guards += [(s.base + s.bytes, s.base + s.bytes + CANARY_BYTES) for s in slots]
+        canary = torch.frombuffer(bytearray(secrets.token_bytes(CANARY_BYTES)), dtype=torch.uint8)
+        self._canary = canary.to(self._bytes.device)
+        self._guards = [self._bytes[low:high] for low, high in guards]
+        self._renew_canaries()
+
+    @classmethod
+    def create(cls, inputs: Sequence[Tensor], outputs: Sequence[TensorSpec]) -> CudaSet:
+        """A set with a copy of `inputs` (CUDA tensors) and outputs poisoned with pattern 0. Raises ValueError."""
+        made = cls(*placed(inputs, outputs, "cuda"))
+        made.rewrite(inputs)
+        made.poison(0)
+        return made
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(slot.bytes for slot in self.layout.inputs)
+
+    @property
+    def output_bytes(self) -> int:
+        return sum(slot.bytes for slot in self.layout.outputs)
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def rewrite(self, inputs: Sequence[Tensor]) -> None:
+        """New values, of the shapes, strides and dtypes of `create`. The tensors are kept, not copied."""
+        if len(inputs) != len(self.inputs):
+            raise ValueError(f"{len(inputs)} inputs for a set of {len(self.inputs)}")
+        for view, source in zip(self.inputs, inputs, strict=True):
+            if (view.dtype, view.shape, view.stride()) != (source.dtype, source.shape, source.stride()):
+                raise ValueError(
+                    f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}"
+                )
+        self._sources = [_bits(span_of(t)) for t in inputs]
+        self._shifts = [0] * len(inputs)
+        self._signs = [0] * len(inputs)
+        for index in range(len(inputs)):
+            self._fill(index)
+
+    def roll(self, movable: Sequence[bool], shift: int, negated: Sequence[bool] | None = None) -> None:
+        """The elements of each `movable` input rotated by `shift` in memory, the signs of those `negated` turned."""
+        for index, may in enumerate(movable):
+            words = self.layout.inputs[index].words
+            count = len(self._sources[index]) // words
+            if may and count:
+                self._shifts[index] = shift % count * words
+                bits = 8 * self._sources[index].element_size()
+                turn = negated is not None and negated[index]
+                self._signs[index] = -(1 << (bits - 1)) if turn else 0
+                self._fill(index)
+
+    def inputs_changed(self) -> list[int]:
+        """Indices of the inputs whose bytes are not those the parent wrote."""
+        same = [self._same(index) for index in range(len(self.inputs))]
+        return [i for i, equal in enumerate(_booleans(same)) if not equal]
+
+    def _fill(self, index: int) -> None:
+        target, (first, second) = self._target(index), self._pieces(index)
+        target[: len(first)].copy_(first)
+        target[len(first) :].copy_(second)
+
+    def _same(self, index: int) -> Tensor:
+        target, (first, second) = self._target(index), self._pieces(index)
+        return (target[: len(first)] == first).all() & (target[len(first) :] == second).all()
+
+    def _pieces(self, index: int) -> tuple[Tensor, Tensor]:
+        """What must be in memory: the end of the source, then its beginning, signs turned where they are."""
+        source, shift = self._sources[index], self._shifts[index]
+        cut = len(source) - shift
+        pieces = source[cut:], source[:cut]
+        if sign := self._signs[index]:
+            return pieces[0] ^ sign, pieces[1] ^ sign
+        return pieces
+
+    def _target(self, index: int) -> Tensor:
+        slot = self.layout.inputs[index]
+        begin = slot.offset * slot.words
+        return self._input_words[index][begin : begin + len(self._sources[index])]
+
+    # --- outputs ------------------------------------------------------------------------------------------------------
+
+    def poison(self, pattern: int) -> None:
+        """Fill the outputs' storage with pattern 0 or 1."""
+        if pattern not in (0, 1):
+            raise ValueError(f"there are poison patterns 0 and 1, not {pattern}")
+        self.pattern, self.armed = pattern, True
+        for slot, words in zip(self.layout.outputs, self._output_words, strict=True):
+            words.fill_(_signed(poison_word(slot, pattern), slot))
+
+    def intact(self) -> bool:
+        """Whether every byte of the outputs' storage still holds the poison in force."""
+        found = [
+            (words == _signed(poison_word(slot, self.pattern), slot)).all()
+            for slot, words in zip(self.layout.outputs, self._output_words, strict=True)
+        ]
+        return all(_booleans(found))
+
+    def unwritten(self) -> list[Tensor]:
+        """For each output a bool mask of its shape: True where the element still holds the poison in force."""
+        return self.holding(self.pattern)
+
+    def holding(self, pattern: int) -> list[Tensor]:
+        """For each output a bool mask of its shape: True where the element equals a poison pattern, bitwise."""
+        masks = []
+        for slot, words in zip(self.layout.outputs, self._output_words, strict=True):
+            shape, stride = (*slot.shape, slot.words), (*(n * slot.words for n in slot.stride), 1)
+            own = words.as_strided(shape, stride, words.storage_offset() + slot.offset * slot.words)
+            masks.append((own == _signed(poison_word(slot, pattern), slot)).all(-1))
+        return masks
+
+    def untouched(self) -> int:
+        """How many outputs hold their poison in more elements than values could look like it by chance."""
+        count = [mask.double().mean() > _MOST_UNWRITTEN for mask in self.unwritten() if mask.numel()]
+        return sum(_booleans(count))
+
+    def snapshot(self) -> list[Tensor]:
+        """The outputs' storages as they are now."""
+        return [words.clone() for words in self._output_words]
+
+    def differs(self, snapshot: Sequence[Tensor]) -> bool:
+        """Whether the outputs' storages have changed since `snapshot`."""
+        found = [(a == b).all() for a, b in zip(self._output_words, snapshot, strict=True)]
+        return not all(_booleans(found))
+
+    def canaries_intact(self) -> list[str]:
+        """Where canaries are damaged; they are renewed."""
+        whole = _booleans([(guard == self._canary).all() for guard in self._guards])
+        damaged = []
+        for index, good in enumerate(whole):
+            if not good:
+                side = "before" if index < len(self.names) else "after"
+                damaged.append(f"{side} {self.names[index % len(self.names)]}")
+        if damaged:
+            self._renew_canaries()
+        return damaged
+
+    def _renew_canaries(self) -> None:
+        for guard in self._guards:
+            guard.copy_(self._canary)
+
+
+def device_view(memory: Tensor, slot: Slot) -> Tensor:
+    """A slot of a set as a tensor over the shared memory."""
+    dtype = torch_dtype(slot.dtype)
+    flat = memory[slot.base : slot.base + slot.bytes].view(dtype)
+    return flat.as_strided(slot.shape, slot.stride, flat.storage_offset() + slot.offset)
+
+
+class CudaSample:
+    """Random rows of a set's outputs, read by the parent at the moment the child says "done"."""
+
+    def __init__(self, buffers: CudaSet) -> None:
+        self.buffers = buffers
+        first, last = buffers.layout.outputs[0], buffers.layout.outputs[-1]
+        count = (last.base + last.bytes + CANARY_BYTES - first.base) // _ROW
+        whole = buffers._bytes[first.base : first.base + count * _ROW]
+        self.rows = whole.view(count, _ROW)
+        self.index = torch.randint(count, (_ROWS,), device=whole.device)
+        self.at_done = self.rows[self.index].cpu()
+
+    def read(self) -> None:
+        self.at_done = self.rows[self.index].cpu()
+
+    def late(self) -> bool:
+        """Whether the rows have changed since `read`."""
+        return not torch.equal(self.rows[self.index].cpu(), self.at_done)
+
+    def untouched(self) -> int:
+        """How many of the set's outputs still look poisoned; 0 for a set that was not freshly poisoned."""
+        return self.buffers.untouched() if self.buffers.armed else 0
+
+
+def _words(memory: Tensor, slot: Slot) -> Tensor:
+    return memory[slot.base : slot.base + slot.bytes].view(_WORD[slot.itemsize // slot.words])
+
+
+def _bits(flat: Tensor) -> Tensor:
+    if flat.dtype.is_complex:
+        flat = torch.view_as_real(flat).flatten()
+    return flat.view(_WORD[flat.element_size()])
+
+
+def _signed(word: int, slot: Slot) -> int:
+    """A poison word as torch's integers of that size hold it."""
+    bits = 8 * (slot.itemsize // slot.words)
+    return word if bits == 8 or word < 1 << (bits - 1) else word - (1 << bits)
+
+
+def _booleans(found: Sequence[Tensor]) -> list[bool]:
+    """Device booleans, read with one copy."""
+    return [bool(b) for b in torch.stack(list(found)).tolist()] if found else []

@@ -1,0 +1,23 @@
+"""A set of buffers where a task runs: shared memory of the CPU, or of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from autokernel.judge.buffers import BufferSet
+from autokernel.judge.children import AnySet
+
+if TYPE_CHECKING:
+    from autokernel.records import TensorSpec
+
+
+def create_set(inputs: Sequence[Tensor], outputs: Sequence[TensorSpec], device: str) -> AnySet:
+    """See `BufferSet.create`. `device`: "cpu" or "cuda", where the inputs are. Raises ValueError."""
+    if device == "cpu":
+        return BufferSet.create(inputs, outputs)
+    from autokernel.judge.cuda_buffers import CudaSet
+
+    return CudaSet.create(inputs, outputs)
