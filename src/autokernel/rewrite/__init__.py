@@ -77,3 +77,8 @@ class Pinned:
     sites: tuple[str, ...]
     count: int
     findings: tuple[Finding, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything is different from the graph that was given."""
+        return self.count > 0 or any(finding.became != "given" for finding in self.findings)

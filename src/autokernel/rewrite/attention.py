@@ -40,17 +40,21 @@ class _Attention:
     site: AttentionSite
 
 
-def pin_attention(module: fx.GraphModule, choose: Choose | None = None) -> Pinned:
+def pin_attention(
+    module: fx.GraphModule, choose: Choose | None = None, *, differentiated: bool | None = None
+) -> Pinned:
     """A new graph with its masks folded and its attention pinned; `module` is not changed.
 
     `module`: functional ATen of fixed sizes with fake tensors in `meta["val"]`, as captured (regions may have been
     replaced by operators already). `choose(site)` names a backend of the site's device ("flash", "cudnn",
     "efficient") or None; left out, `choose_by_measurement`. It is asked once a site: for grouped-query attention
     whose heads the graph repeats, first with the heads as they were, then, if that gives None, repeated.
+    `differentiated`: whether a backward pass may follow; then nothing is touched, since the operators have none. A
+    captured graph doesn't show it: left out, it is taken to follow wherever gradients are on.
     Raises KeyError for a backend that the device doesn't have.
     """
     copied = _copy(module)
-    if _differentiates(copied):
+    if torch.is_grad_enabled() if differentiated is None else differentiated:
         return Pinned(copied, (), 0)
     findings = tuple(fold_masks(copied))
     plans = [forms for node in copied.graph.find_nodes(op="call_function", target=SDPA) if (forms := _forms(node))]
@@ -76,13 +80,6 @@ def _copy(module: fx.GraphModule) -> fx.GraphModule:
     copied = fx.GraphModule(module, graph)
     copied.meta.update(module.meta)
     return copied
-
-
-def _differentiates(module: fx.GraphModule) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    values = (node.meta.get("val") for node in module.graph.find_nodes(op="placeholder"))
-    return any(isinstance(value, Tensor) and value.requires_grad for value in values)
 
 
 def _choose(plans: list[list[_Attention]], choose: Choose) -> dict[AttentionSite, str | None]:

@@ -35,9 +35,8 @@ _NAMES = """
     __and__ __or__ __xor__ where masked_fill tril triu any all
 """
 _EXACT = frozenset(getattr(aten, name) for name in _NAMES.split())
-_EXACT_INTEGERS = frozenset(
-    (aten.cumsum, aten.sum, aten.floor_divide, aten.remainder)
-)  # floats are rounded in an order
+# on integers only: floats are rounded in the order in which a device adds them up
+_EXACT_INTEGERS = frozenset((aten.cumsum, aten.sum, aten.floor_divide, aten.remainder))
 _VIEWS = frozenset((aten.expand, aten.expand_as))
 
 
@@ -67,19 +66,16 @@ def _ancestors(node: fx.Node) -> tuple[list[fx.Node], str | None]:
     stack = [node]
     while stack:
         current = stack.pop()
-        if current in found:
-            continue
-        reason = _unfit(current)
-        if reason is not None:
-            return [], reason
-        found.add(current)
-        stack.extend(_reads(current))
-    return [each for each in node.graph.nodes if each in found], None
+        if current.op != "call_function":
+            return [], f"it depends on {current.name}, an input"
+        if current not in found:
+            found.add(current)
+            stack.extend(_reads(current))
+    order = [each for each in node.graph.nodes if each in found]
+    return order, next((reason for each in order if (reason := _unfit(each))), None)
 
 
 def _unfit(node: fx.Node) -> str | None:
-    if node.op != "call_function":
-        return f"it depends on {node.name}, an input"
     if node.target is operator.getitem:
         return None
     packet = _packet(node)

@@ -62,7 +62,7 @@ def what_mask(mask: Tensor) -> Mask:
         return "given"  # `is_causal` is aligned to the first key: with other lengths it is another mask
     length = mask.shape[-1]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
-    return "causal" if all(torch.equal(each, causal) for each in allowed.flatten(0, -3)) else "given"
+    return "causal" if all(torch.equal(each, causal) for each in allowed.reshape(-1, length, length)) else "given"
 
 
 def _dims(mask: Tensor) -> list[tuple[int, int]]:
