@@ -7,7 +7,7 @@ interrupted benchmark has lost one row at most. `--merge FILE` keeps what FILE h
 library versions are still the same, and measures the others. A row that raises is recorded with its error and the
 rest goes on; the exit status is then 1.
 
-A row's code is its benchmark's own file and what it says it exercises of `src/autokernel`. Not in that hash: this
+A row's code is its benchmark's own files and what it says it exercises of `src/autokernel`. Not in that hash: this
 harness, the driver (recorded for each row), the clocks of the device.
 """
 
@@ -56,8 +56,8 @@ class Row:
 class Benchmark:
     """`table(results)` is what is printed last, from all rows that have figures, in order.
 
-    `options` are further command-line options; `rows` gets them parsed. `strict`: a row that has not `passed` makes
-    the exit status 1, too.
+    `options` are further command-line options; `rows` gets them parsed. `beside`: files in the same folder that the
+    figures depend on. `strict`: a row that has not `passed` makes the exit status 1, too.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Benchmark:
     rows: Callable[[argparse.Namespace], Sequence[Row]]
     table: Callable[[dict[str, Figures]], str]
     options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    beside: tuple[str, ...] = ()
     strict: bool = False
     source: Path = SOURCE
 
@@ -204,7 +205,7 @@ def _earlier(path: Path | None, where: Figures) -> dict[str, Figures]:
 
 
 def code_hash(benchmark: Benchmark, row: Row) -> str:
-    """sha256 over the benchmark's own file and the files the row exercises, by name and content."""
+    """sha256 over the benchmark's own files and the files the row exercises, by name and content."""
     files = {path.relative_to(benchmark.source).as_posix(): path for path in benchmark.source.rglob("*")}
     wanted = sorted(
         name
@@ -217,7 +218,8 @@ def code_hash(benchmark: Benchmark, row: Row) -> str:
     if unmatched:
         raise ValueError(f"row {row.name} exercises {', '.join(unmatched)}, which is no file of {benchmark.source}")
     digest = hashlib.sha256()
-    for name, path in [("benchmark", benchmark.file), *((name, files[name]) for name in wanted)]:
+    own = [benchmark.file, *(benchmark.file.parent / name for name in benchmark.beside)]
+    for name, path in [*((path.name, path) for path in own), *((name, files[name]) for name in wanted)]:
         content = path.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
