@@ -80,7 +80,7 @@ def test_where_the_generated_text_can_not_be_run_the_reference_is_compiled_ahead
 
 
 def test_a_reference_that_can_not_be_compiled_is_not_timed(cache):
-    task = SimpleNamespace(task=SimpleNamespace(id="01-broken", inputs=tuple(INPUTS)))
+    task = SimpleNamespace(task=SimpleNamespace(id="01-broken", inputs=tuple(INPUTS), device_class="cpu"))
     with pytest.raises(NotTimed, match=r"(?s)01-broken.*ModuleNotFoundError"):
         inductor.kernel(task, "import no_such_module", NAMES, threads=1)
     assert list(cache.iterdir()) == []

@@ -7,9 +7,9 @@ the outputs.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from autokernel.judge.buffers import Layout
 from autokernel.judge.cuda_buffers import device_view
 from autokernel.judge.cuda_memory import open_handle, over
+from autokernel.languages.triton.folders import place
 
 Call = Callable[[], None]
 
@@ -27,8 +28,9 @@ def begin(job: dict[str, Any]) -> None:
     folder = tempfile.mkdtemp(prefix="kernels-")
     for name, source in job["caches"].items():
         target = os.path.join(folder, name)
+        os.mkdir(target)
         if source is not None:
-            shutil.copytree(source, target)
+            place(Path(source), Path(target))
         os.environ[name] = target
     torch.cuda.init()
     torch.cuda.set_device(job["index"])

@@ -16,6 +16,7 @@ from autokernel.judge import Opponent
 from autokernel.judge.cases import UNREADABLE
 from autokernel.judge.children import Kernel
 from autokernel.languages import Artifact, CompileFailure, Finding, Language
+from autokernel.languages.triton.folders import place
 from autokernel.records import Resources
 from autokernel.task import LoadedTask
 from autokernel.workload import load as load_workload
@@ -97,7 +98,8 @@ class Kernels:
         target = self.folder / f"triton-{hashlib.sha256(str(artifact.directory).encode()).hexdigest()[:24]}"
         if not target.exists():
             partial = Path(tempfile.mkdtemp(dir=self.folder))
-            shutil.copytree(artifact.directory, partial / "cache")
+            (partial / "cache").mkdir()
+            place(artifact.directory, partial / "cache")
             (partial / "cache").replace(target)
             partial.rmdir()
         return (("TRITON_CACHE_DIR", target),)
