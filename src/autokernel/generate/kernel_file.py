@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Iterable
 
 from autokernel.generate.emit_cpp import emit
 from autokernel.generate.expression import Checked
@@ -18,9 +19,9 @@ def kernel_file(task: Task, plan: Plan, schedule: Schedule) -> str:
     source = emit(plan, schedule)
     assert '"""' not in source
     parts = [
-        _documentation(task, plan, schedule),
+        documentation(task, plan, schedule),
         "import ctypes\n\nimport torch\nfrom autokernel_loader import arranged, load",
-        'LANGUAGE = "cpp"' + _serves(task),
+        'LANGUAGE = "cpp"' + serves(task),
         f'SOURCE = r"""\n{source}"""',
         _binding(plan),
         _launch(plan),
@@ -28,7 +29,8 @@ def kernel_file(task: Task, plan: Plan, schedule: Schedule) -> str:
     return "\n\n".join(parts[:-1]) + "\n\n\n" + parts[-1] + "\n"
 
 
-def _documentation(task: Task, plan: Plan, schedule: Schedule) -> str:
+def documentation(task: Task, plan: Plan, schedule: object, note: str = "") -> str:
+    """The docstring of a kernel file: what it computes, its tensors, its schedule."""
     lines = [f'"""{_plain(task.title)}', ""]
     user = [line for site in task.sites[:1] for line in site.lines]
     if user:
@@ -38,6 +40,7 @@ def _documentation(task: Task, plan: Plan, schedule: Schedule) -> str:
         for buffer in buffers:
             shape = "×".join(map(str, buffer.shape)) or "scalar"
             lines.append(f"    {word:6} {buffer.name:{width}}  {shape} {buffer.dtype}")
+    lines += ["", note] if note else []
     lines += ["", f"Schedule: {schedule}", '"""']
     return "\n".join(lines)
 
@@ -46,7 +49,8 @@ def _plain(text: str) -> str:
     return text.replace("\\", "/").replace('"""', "'''")
 
 
-def _serves(task: Task) -> str:
+def serves(task: Task) -> str:
+    """The line that says which free extents are baked in; empty where none is."""
     fixed = {name: dim.value for name, dim in sorted(task.dims.items()) if dim.free}
     return f"\nSERVES = {fixed!r}  # extents are baked in".replace("'", '"') if fixed else ""
 
@@ -57,7 +61,7 @@ def _binding(plan: Plan) -> str:
 
 
 def _launch(plan: Plan) -> str:
-    names = _arguments(plan)
+    names = parameters(plan)
     lines = [f"def launch({', '.join(names)}):"]
     for name, buffer in zip(names, plan.inputs, strict=False):
         if buffer.shape:
@@ -80,12 +84,13 @@ def _checks(plan: Plan) -> list[bool]:
     return [isinstance(expr, Checked) for nest in plan.nests for expr in nest.expressions()]
 
 
-def _arguments(plan: Plan) -> list[str]:
-    """Parameter names: the task's own where Python allows them."""
+def parameters(plan: Plan, taken: Iterable[str] = ()) -> list[str]:
+    """Parameter names: the task's own where Python and `taken` allow them."""
+    reserved = _BUILTIN | set(taken)
     names: list[str] = []
     for buffer in (*plan.inputs, *plan.outputs):
         name = buffer.name if buffer.name.isidentifier() and not keyword.iskeyword(buffer.name) else "value"
-        while name in names or name in _BUILTIN:
+        while name in names or name in reserved:
             name += "_"
         names.append(name)
     return names

@@ -81,8 +81,8 @@ class Plan:
         return "row" if any(nest.kind == "row" for nest in self.nests) else "pointwise"
 
 
-def plan(module: fx.GraphModule, task: Task | None = None) -> Plan:
-    """Loop nests for a lowered module, with the layouts of `task` where given. Raises `NotGenerated`."""
+def plan(module: fx.GraphModule, task: Task | None = None, language: str = "cpp") -> Plan:
+    """Loop nests for a lowered module, with the layouts of `task` where given. Raises `NotGenerated`, `UnknownName`."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     (end,) = [node for node in module.graph.nodes if node.op == "output"]
     results = list(end.args[0]) if isinstance(end.args[0], (tuple, list)) else [end.args[0]]
@@ -100,7 +100,7 @@ def plan(module: fx.GraphModule, task: Task | None = None) -> Plan:
     cut: list[fx.Node] = []
     for _ in range(_ATTEMPTS):
         try:
-            return _with_cuts(module, placeholders, results, inputs, outputs, cut)
+            return _with_cuts(module, placeholders, results, inputs, outputs, cut, language)
         except CutNeeded as need:
             if need.node in cut:
                 raise NotGenerated(
@@ -117,6 +117,7 @@ def _with_cuts(
     inputs: tuple[Buffer, ...],
     outputs: tuple[Buffer, ...],
     cut: list[fx.Node],
+    language: str,
 ) -> Plan:
     order = {node: k for k, node in enumerate(module.graph.nodes)}
     held = {node: _contiguous(node, k) for k, node in enumerate(sorted(cut, key=order.__getitem__))}
@@ -127,7 +128,7 @@ def _with_cuts(
             readable[node] = buffer
     nests = []
     for group in _groups(sorted(targets, key=order.__getitem__), set(cut)):
-        nests += _nests(group, targets, readable)
+        nests += _nests(group, targets, readable, language)
     workspaces = tuple(buffer for node, buffer in held.items() if node not in results)
     return Plan(inputs, outputs, workspaces, tuple(nests))
 
@@ -203,21 +204,25 @@ def _count(shape: tuple[int, ...]) -> int:
     return total
 
 
-def _nests(group: list[fx.Node], targets: dict[fx.Node, Buffer], readable: dict[fx.Node, Buffer]) -> list[Nest]:
+def _nests(
+    group: list[fx.Node], targets: dict[fx.Node, Buffer], readable: dict[fx.Node, Buffer], language: str
+) -> list[Nest]:
     """One nest for the group, or, where its loops don't fit together, one nest for each of its roots."""
-    nest = _nest(group, targets, readable)
+    nest = _nest(group, targets, readable, language)
     if nest is not None:
         return [nest]
     if len(group) == 1:
         raise NotGenerated(what=group[0].name, detail="no order of loops fits its reductions")
-    return [made for root in group for made in _nests([root], targets, readable)]
+    return [made for root in group for made in _nests([root], targets, readable, language)]
 
 
-def _nest(group: list[fx.Node], targets: dict[fx.Node, Buffer], readable: dict[fx.Node, Buffer]) -> Nest | None:
+def _nest(
+    group: list[fx.Node], targets: dict[fx.Node, Buffer], readable: dict[fx.Node, Buffer], language: str
+) -> Nest | None:
     splits: dict[str, tuple[int, ...]] = {}
     columns: tuple[Var, ...] | None = None
     for _ in range(_ATTEMPTS):
-        walker = Walker(readable, splits, columns, None)
+        walker = Walker(readable, splits, columns, None, language)
         walker.roots = set(group)
         try:
             stores = tuple(_store(walker, root, group, targets[root]) for root in group)

@@ -20,8 +20,9 @@ from torch import Tensor, fx
 from autokernel.errors import NotGenerated
 from autokernel.generate.affine import Affine, SplitNeeded, Var, flatten, reshape_index, unflatten
 from autokernel.generate.buffer import Buffer
+from autokernel.generate.dialect import dialect_of
 from autokernel.generate.expression import Box, Checked, Const, Expr, Load, Op, Pick, Position, Reduce, walk
-from autokernel.generate.operators import TABLE, row_of
+from autokernel.generate.operators import row_of
 
 aten = torch.ops.aten
 Index = tuple[Affine, ...]
@@ -82,7 +83,9 @@ class Walker:
         splits: Mapping[str, tuple[int, ...]],
         columns: tuple[Var, ...] | None,
         inner: Var | None,
+        language: str = "cpp",
     ) -> None:
+        self.dialect = dialect_of(language)
         self.readable = readable  # tensors in memory: inputs, and nodes with a buffer of their own
         self.splits = splits
         self.columns = columns
@@ -183,8 +186,7 @@ class Walker:
             return expr
         if isinstance(expr, Const):
             return self.const(expr.value, ctype)
-        template = "({0} != 0)" if ctype == "bool" else f"static_cast<{ctype}>({{0}})"
-        return self.op(expr.name, ctype, template, (expr,))
+        return self.op(expr.name, ctype, self.dialect.cast(ctype), (expr,))
 
     def _operand(self, value: Any, shape: tuple[int, ...], index: Index, box: Box) -> Expr | int | float | bool:
         """An operand of a pointwise node, broadcast to its result's index."""
@@ -213,7 +215,7 @@ class Walker:
                 key, operands[1] = "mul", 1.0 / operands[1]
         if key in ("clamp_min", "clamp_max"):
             return self._clamp(node, [operands[0], *(None,) * (key == "clamp_max"), operands[1]], ctype)
-        row = TABLE[key]
+        row = self.dialect.table[key]
         inner = ctype
         if row.rule in ("compare", "test"):
             inner = common_type(operands)
@@ -233,9 +235,7 @@ class Walker:
             return expr
         if isinstance(expr, Const):
             return self.const(int(expr.value) % 256, "int32_t")
-        # By way of int64, as PyTorch converts: a float outside uint8 has no value there.
-        template = "static_cast<int32_t>(static_cast<uint8_t>(static_cast<int64_t>({0})))"
-        return self.op(expr.name, "int32_t", template, (expr,))
+        return self.op(expr.name, "int32_t", self.dialect.byte, (expr,))
 
     def _clamp(self, node: fx.Node, operands: list[Any], ctype: str) -> Expr:
         value = self.cast(operands[0], ctype)
@@ -248,8 +248,8 @@ class Walker:
     def _bound(self, key: str, bound: Any, ctype: str) -> str:
         """The template of one side of a clamp: a bound that may be NaN makes the result NaN."""
         if ctype not in ("float", "double") or (not isinstance(bound, Expr) and not math.isnan(bound)):
-            return TABLE[key].floating
-        return TABLE["maximum" if key == "clamp_min" else "minimum"].floating
+            return self.dialect.table[key].floating
+        return self.dialect.table["maximum" if key == "clamp_min" else "minimum"].floating
 
     def _reduce(self, node: fx.Node, index: Index) -> Expr:
         source, dims = node.args[0], node.args[1]
@@ -284,7 +284,9 @@ class Walker:
 
         total = self.intern(("reduce", node, index), make)
         if node.target is aten.mean.dim:
-            return self.op(node.name, ctype, "({0} / {1})", (total, self.const(count, ctype)), 4)
+            division = self.dialect.table["div"]
+            template = division.double if ctype == "double" else division.floating
+            return self.op(node.name, ctype, template, (total, self.const(count, ctype)), 4)
         return self._wrapped(node, total)
 
     def _reduced_index(self, reduced: tuple[int, ...], at: Index) -> tuple[tuple[Var, ...], Index]:
