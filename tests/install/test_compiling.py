@@ -3,8 +3,19 @@
 import torch
 from torch import nn
 
+from autokernel.graph.replace import replace
 from autokernel.install import compiling
-from autokernel.install.compiling import MODES, baseline, compile_alone, inductor_patches
+from autokernel.install.compiling import (
+    BASELINES,
+    GRAPHS,
+    MODES,
+    TWINS,
+    baseline,
+    compile_alone,
+    inductor_patches,
+    modes_of,
+)
+from autokernel.install.substitute import Substitution
 
 
 class Recorder:
@@ -68,3 +79,51 @@ def test_a_baseline_of_several_shapes_is_compiled_for_each(monkeypatch):
     for size in (3, 4, 5, 6):
         compiled(torch.ones(size))
     assert backend.compiled == 4
+
+
+def test_modes_with_cuda_graphs_are_those_torch_has_plus_eager_s_own():
+    assert modes_of("cpu") == ("default", "max-autotune")
+    assert modes_of("cuda") == ("default", "reduce-overhead", "max-autotune", "max-autotune-graphs", "eager-graphs")
+    assert {mode for mode in MODES if "CUDA graphs" in BASELINES[mode]} == GRAPHS
+    assert len(set(BASELINES.values())) == len(MODES)
+    graphs = {mode for mode in MODES if mode in TWINS and inductor_patches(mode).get("triton.cudagraphs")}
+    assert graphs == GRAPHS - {"eager-graphs"}
+    for mode, twin in TWINS.items():
+        without = [{k: v for k, v in inductor_patches(one).items() if k != "triton.cudagraphs"} for one in (mode, twin)]
+        assert without[0] == without[1]
+        assert (mode in GRAPHS) != (twin in GRAPHS)
+
+
+def test_parameters_of_a_rewritten_graph_are_still_known_to_stay_where_they_are(monkeypatch):
+    """Otherwise CUDA graphs would copy every weight at each call."""
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    seen = []
+
+    def compiler(gm, inputs):
+        seen.append(torch._guards.TracingContext.get().fw_metadata.static_input_indices)
+        return gm
+
+    def compile_fx(module, inputs, *, config_patches):
+        names = [node.meta["path"] for node in module.graph.find_nodes(op="placeholder")]
+        compiled = aot_module_simplified(module, inputs, fw_compiler=compiler, inference_compiler=compiler)
+        seen.append(names)
+        return compiled
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(8, 8)
+            self.register_buffer("shift", torch.ones(8))
+
+        def forward(self, x):
+            return self.line(x).relu() + self.shift
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    monkeypatch.setattr(Substitution, "_handle", lambda self, captured, inputs: replace(captured, {}))
+    model, x = Model(), torch.randn(2, 8)
+    with torch.no_grad():
+        found = compile_alone(model, backend=Substitution([], "reduce-overhead").backend(), dynamic=False)(x)
+        torch.testing.assert_close(found, model(x))
+    static, names = seen
+    assert {names[index] for index in static} == {"line.weight", "line.bias", "shift"}

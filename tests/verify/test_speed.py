@@ -43,3 +43,18 @@ def test_ratios_are_paired_by_round_so_a_drift_common_to_both_cancels():
 def test_the_garbage_collector_is_on_again_afterwards():
     measure({"a": lambda: None}, seconds=0, min_rounds=1, max_rounds=1, block_seconds=0.0)
     assert gc.isenabled()
+
+
+def test_the_clock_waits_for_the_device_before_and_after_each_block():
+    events = []
+    found = measure(
+        {"a": lambda: events.append("call")},
+        seconds=0,
+        min_rounds=4,
+        max_rounds=4,
+        block_seconds=0.0,
+        wait=lambda: events.append("wait"),
+    )
+    assert found.pairs == 4
+    blocks = ["wait", "call", "call", "call", "wait"] * 4
+    assert events[-len(blocks) :] == blocks

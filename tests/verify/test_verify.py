@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from autokernel.install.compiling import BASELINES, compile_alone
@@ -11,8 +12,10 @@ from autokernel.install.substitute import Substitution
 from autokernel.records import Proof
 from autokernel.verify import variants
 from autokernel.verify.interval import Interval
-from autokernel.verify.leave_out import InModel
-from autokernel.verify.verify import kept, mode_of, verify
+from autokernel.verify.leave_out import ATTENTION, InModel
+from autokernel.verify.speed import Rounds
+from autokernel.verify.variants import Log, Variant, baselines
+from autokernel.verify.verify import _ways, keeps_attention, kept, mode_of, verify
 from autokernel.workload import Case, Workload
 
 
@@ -183,3 +186,88 @@ def test_timed_calls_leave_the_inputs_and_buffers_of_the_user_alone():
     assert proof.result == "no gain"
     assert torch.equal(x, torch.ones(3))
     assert torch.equal(model.calls, torch.zeros(1))
+
+
+class Attends(nn.Module):
+    def forward(self, x):
+        steps = torch.arange(x.shape[-2])
+        mask = steps[:, None] >= steps[None, :]
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask[None, None])
+
+
+@pytest.fixture(scope="module")
+def attends():
+    return Workload("attends", Attends().eval(), (Case((torch.randn(2, 4, 64, 16),)),), "python")
+
+
+def test_rewritten_attention_is_a_winner_of_its_own(attends, plain_compiler, tmp_path):
+    proof = verify(attends, [], modes=("default",), budget_seconds=5, attention=True)
+    row = proof.attention
+    assert any("causal" in words for words in row.sites)
+    assert row.in_model is not None
+    assert row.ci_low <= row.in_model <= row.ci_high
+    assert all(output.passed for output in proof.outputs)
+    assert proof.result in ("gain", "no gain")
+    assert keeps_attention(proof) == (proof.result == "gain" and row.kept)
+    path = tmp_path / "proof.json"
+    path.write_text(proof.dump())
+    assert Proof.load(path) == proof
+
+
+def test_attention_that_slows_the_model_is_taken_out(attends, plain_compiler, monkeypatch):
+    found = {ATTENTION: InModel(None, "taken out", Interval(0.9, 0.88, 0.92, 8))}
+    monkeypatch.setattr("autokernel.verify.verify.leave_out", lambda *_, **__: found)
+    proof = verify(attends, [], modes=("default",), budget_seconds=2, attention=True)
+    assert not proof.attention.kept
+    assert proof.result == "no gain"
+    assert not keeps_attention(proof)
+
+
+def test_attention_is_left_alone_on_the_cpu_unless_asked_for(attends):
+    proof = verify(attends, [], modes=(), budget_seconds=2)
+    assert proof.attention is None
+
+
+def test_baselines_that_the_time_is_not_enough_for_are_named(rows, monkeypatch):
+    asked = []
+
+    def enough(seconds):
+        asked.append(seconds)
+        return len(asked) < 2
+
+    monkeypatch.setattr(variants, "baseline", lambda model, mode, **_: compile_alone(model, backend="eager"))
+    log = Log(lambda _: None)
+    order = ("default", "reduce-overhead", "max-autotune", "eager-graphs")
+    with torch.no_grad():
+        found = baselines(rows, order, log, enough)
+    assert [variant.mode for variant in found] == ["eager", "default"]
+    assert asked[0] == 0
+    assert 0 < asked[1] < asked[2] == 2 * asked[1]
+    assert asked[3] == 0
+    for mode in order[1:]:
+        assert any(f"the baseline {BASELINES[mode]} is left out (not measured)" in note for note in log.notes)
+
+
+@pytest.mark.parametrize(
+    ("fastest", "on_cuda", "ways"),
+    [
+        ("default", False, ["eager", "default"]),
+        ("default", True, ["default", "reduce-overhead"]),
+        ("reduce-overhead", True, ["reduce-overhead", "default"]),
+        ("max-autotune", True, ["max-autotune"]),
+        ("eager", True, ["default", "reduce-overhead", "eager"]),
+        ("eager-graphs", True, ["default", "reduce-overhead", "eager-graphs"]),
+    ],
+)
+def test_winners_are_tried_the_way_of_the_best_baseline_and_with_and_without_cuda_graphs(fastest, on_cuda, ways):
+    modes = ("eager", "default", "reduce-overhead", "max-autotune", "eager-graphs")
+    known = [Variant(mode, mode, lambda: None, lambda: None) for mode in modes]
+    times = {mode: (1.0 + place,) * 6 for place, mode in enumerate(("default", *modes))}
+    times[fastest] = (0.5,) * 6
+    assert _ways(known, Rounds(times), on_cuda) == ways
+
+
+def test_a_baseline_of_cuda_graphs_is_said_not_to_work_where_there_are_none(rows):
+    proof = verify(rows, [], modes=("eager-graphs",), budget_seconds=2)
+    assert [row.name for row in proof.baselines] == ["eager"]
+    assert any("eager + CUDA graphs does not work" in note and "on cpu" in note for note in proof.notes)

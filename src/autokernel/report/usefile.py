@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autokernel.records import RunConfig
+from autokernel.records import KeptKernels, RunConfig
+
+_KEPT = "winners.json"
+# the wording is for whoever reads use.py: it is the one thing that differs from the model as it was
+_GRAPHS = """\
+# It was proved with CUDA graphs: an output is valid until the model is called again. Clone what you keep longer.
+"""
 
 _FROM_FILE = '''\
 """The model of {name} with the kernels this run found. Needs autokernel and this folder; runs as it is."""
@@ -14,7 +20,7 @@ from autokernel.workload import load
 
 model = load({target!r}, device={device!r}, dtype={dtype!r}, batch={batch!r}).model  # or your own instance
 {run}
-{apply}
+{note}{apply}
 '''
 
 _FROM_OBJECTS = '''\
@@ -25,7 +31,7 @@ _FROM_OBJECTS = '''\
 
 def faster(model):
     {run}
-    {apply}
+    {note}{apply}
     return model
 '''
 
@@ -43,10 +49,13 @@ def use_text(path: Path, config: RunConfig) -> str:
     """The text of use.py for the run at `path`.
 
     A run that was made from a file loads the model from that file again (the target is read as the command line did,
-    from the current folder), so that `python use.py` works; a run of in-process objects gets a function instead.
+    from the current folder), so that `python use.py` works; a run of in-process objects gets a function instead. Where
+    the run's verification left a model that runs as CUDA graphs, a comment says what that means for outputs. Raises
+    BrokenFile or NewerSchema for a winners.json that can't be read.
     """
     load, run, apply = use_lines(path)
     from_objects = config.target == "python"
+    note = (_GRAPHS + "    " * from_objects) if _replayed(path / _KEPT) else ""
     return (_FROM_OBJECTS if from_objects else _FROM_FILE).format(
         name=config.name,
         load=load,
@@ -56,4 +65,10 @@ def use_text(path: Path, config: RunConfig) -> str:
         device=config.device,
         dtype=config.dtype,
         batch=config.batch,
+        note=note,
     )
+
+
+def _replayed(kept: Path) -> bool:
+    """Whether outputs are a CUDA graph's own memory ("eager-graphs" hands out copies)."""
+    return kept.exists() and KeptKernels.load(kept).compiled_as in ("reduce-overhead", "max-autotune-graphs")
