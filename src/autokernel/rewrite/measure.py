@@ -84,8 +84,9 @@ def _measure(site: AttentionSite) -> Measured:
         result.refused.update({name: f"no room to try it: {_line(error)}" for name in BACKENDS[site.device]})
         return result
     for name in (*BACKENDS[site.device], "default"):
-        if name != "default" and not _permitted(name, site, q, k, v, mask):
-            result.refused[name] = "torch's own checks refuse it here"
+        barred = _barred(name, site, q, k, v, mask) if name != "default" else None
+        if barred is not None:
+            result.refused[name] = barred
             continue
         call = _call(name, site, q, k, v, mask)
         try:
@@ -144,12 +145,12 @@ def _compared(site: AttentionSite) -> tuple[int, int]:
     return max(1, min(batch, _SCORES // (one * heads))), heads
 
 
-def _permitted(name: str, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether torch would let its dispatcher choose the backend here: an unchecked call may be illegal on the GPU."""
+def _barred(name: str, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> str | None:
+    """Why a backend isn't even tried: what torch's dispatcher would not call may be an illegal access on the GPU."""
     if site.device != "cuda":
-        return True
+        return None
     if name != "efficient" and (q.shape[-1] % 8 or v.shape[-1] % 8):
-        return False  # the dispatcher pads the heads for these, and the direct call does not
+        return "heads of this width are padded by the dispatcher, not by the kernel"
     from torch.backends import cuda
 
     params = cuda.SDPAParams(q, k, v, mask, 0.0, site.mask == "causal", site.gqa)
@@ -158,7 +159,7 @@ def _permitted(name: str, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, 
         "cudnn": cuda.can_use_cudnn_attention,
         "efficient": cuda.can_use_efficient_attention,
     }
-    return bool(asked[name](params))
+    return None if asked[name](params) else "torch's own checks refuse it here"
 
 
 def _call(name: str, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
@@ -182,7 +183,7 @@ def _wrong(site: AttentionSite, out: Tensor, expected: Tensor) -> str | None:
     error = torch.where(seen, out[:batch, :heads].to(expected.dtype) - expected, 0.0)
     scale = torch.where(seen, expected, 0.0).square().mean().sqrt().item()
     relative = error.square().mean().sqrt().item() / max(scale, torch.finfo(expected.dtype).tiny)
-    tf32 = site.device == "cuda" and torch.backends.cuda.matmul.allow_tf32 and site.q.dtype == "float32"
+    tf32 = site.device == "cuda" and torch.backends.cuda.matmul.fp32_precision == "tf32" and site.q.dtype == "float32"
     limit = _TF32_ERROR if tf32 else _ERROR[site.q.dtype]
     return None if relative <= limit else f"its error is {relative:.2g} of the result, more than {limit:.2g}"
 
