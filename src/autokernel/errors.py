@@ -84,6 +84,14 @@ class CompilerFailed(AutokernelError):
     remedy = "Run `autokernel doctor` for what is wrong with it."
 
 
+class CompilerProcessDied(AutokernelError):
+    """The process that kernels are compiled in; a candidate's own failure is never this."""
+
+    template = "The process that compiles Triton kernels ended unexpectedly: {detail}"
+    remedy = "Check that `python -c 'import torch, triton'` works; then run `autokernel doctor`."
+    exit_code = 3
+
+
 class DeviceUnavailable(AutokernelError):
     template = "--device {device} was asked for, but {detail}"
     remedy = "Use `--device cpu`, or run `autokernel doctor` on the machine that has the device."

@@ -31,11 +31,10 @@ class Cpp:
         return read_kernel(source).findings
 
     def compile(self, source: str, task: Task | None = None, target: str | None = None) -> Artifact:
-        """Build the SOURCE of a kernel file, or find it built; for this machine, whatever the task. Raises `CompileFailure`, `NoCompiler`, `CompilerFailed`,
-        `BadSetting`.
+        """Build the SOURCE of a kernel file, or find it built; for this machine, whatever the task and target.
 
-        The artifact's directory holds one library, named after the SHA-256 of the C++ text; a child finds it through
-        AUTOKERNEL_CPP_CACHE.
+        Raises `CompileFailure`, `NoCompiler`, `CompilerFailed`, `BadSetting`. The artifact's directory holds one
+        library, named after the SHA-256 of the C++ text; a child finds it through AUTOKERNEL_CPP_CACHE.
         """
         began = time.perf_counter()
         kernel = read_kernel(source)

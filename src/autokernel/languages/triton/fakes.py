@@ -21,8 +21,9 @@ _ALIGNMENT = 512  # bytes: torch's allocator aligns every block so
 def install() -> FakeTensorMode:
     """Let FakeTensors have addresses, in this process. Returns the mode to make them in; use it as a context."""
     setattr(FakeTensor, "data_ptr", _address)  # noqa: B010 (mypy: a method may not be assigned)
-    setattr(FakeTensorMode, "avoid_device_init", property(lambda _: True))  # noqa: B010 (whatever torch.cuda says)
-    fake_tensor.init_gpu_context = lambda device: None
+    always = property(lambda _: True, lambda _, value: None)  # whatever torch.cuda says, which will be stand-ins
+    setattr(FakeTensorMode, "avoid_device_init", always)  # noqa: B010
+    setattr(fake_tensor, "init_gpu_context", lambda device: None)  # noqa: B010
     if not torch.cuda._is_compiled():
         _index_without_guards()
     return FakeTensorMode(allow_non_fake_inputs=True)
@@ -40,8 +41,8 @@ def tensor(spec: Mapping[str, Any]) -> Tensor:
 
 def _address(self: Tensor) -> int:
     """An address that moves with the offset, in a block aligned as torch's allocator aligns it."""
-    block = self.untyped_storage()._cdata % (1 << 30)
-    return _BASE + block * _ALIGNMENT + self.storage_offset() * self.element_size()
+    block = int(self.untyped_storage()._cdata) % (1 << 30)
+    return _BASE + block * _ALIGNMENT + int(self.storage_offset()) * self.element_size()
 
 
 def _index_without_guards() -> None:

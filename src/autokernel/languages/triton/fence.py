@@ -27,6 +27,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix
 _CONFIGURATION = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime")
 _FILE_BYTES = 256 << 20  # of any file a worker writes
 _TMPFS_BYTES = 1 << 30
+_UID = "1000"  # inside; outside it is the user
 
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
 _NOSUID, _NODEV, _REMOUNT, _BIND, _RDONLY = 2, 4, 32, 4096, 1
@@ -88,11 +89,11 @@ def seclude(work: Path, own: Path) -> None:
     own. Raises `OSError` where a process in a sandbox may not open another one inside.
     """
     uid, gid = os.getuid(), os.getgid()
-    folder = os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     _check(_libc.unshare(_NEWUSER | _NEWNS | _NEWPID), "unshare")
     for name, line in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(line)
+    folder = os.open(own, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # of the new namespace, seen before it is hidden
     _mount("tmpfs", work, "tmpfs", _NOSUID | _NODEV, f"size={_TMPFS_BYTES}")
     os.mkdir(own)
     _mount(f"/proc/self/fd/{folder}", own, None, _BIND)
@@ -156,6 +157,12 @@ def _data_bytes() -> int:
 def _bubblewrap(work: Path | None) -> list[str]:
     arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+    arguments += [
+        "--uid",
+        _UID,
+        "--gid",
+        _UID,
+    ]  # not 0: the kernel lets a worker that would be root shut itself in no further
     arguments += ["--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/dev/shm"]
     for path in (*_SYSTEM, *_CONFIGURATION):
         arguments += ["--ro-bind-try", path, path]

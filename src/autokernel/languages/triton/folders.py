@@ -1,7 +1,7 @@
 """Triton's cache folders: what is taken over from a worker, and copies at another place. Standard library only.
 
 A cache folder holds one folder for each kernel, and in it `__grp__NAME.json`, which names the others by their absolute
-paths: a folder that was only moved is not found compiled. Both functions here write those names anew.
+paths: a folder that was only moved or copied is not found compiled. `place` writes those names anew.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ class TooLarge(Exception):
     """A worker left more than is taken over."""
 
 
-def take_over(source: Path, destination: Path) -> None:
-    """Copy what a launch needs of a cache folder that an untrusted, ended process has left. Raises `TooLarge`."""
+def place(source: Path, destination: Path, known_as: Path | None = None) -> None:
+    """Copy what a launch needs of a cache folder, which an untrusted, ended process may have left. Raises `TooLarge`.
+
+    `known_as`: the path that TRITON_CACHE_DIR will have where the kernels are launched, if it isn't `destination`.
+    """
+    known_as = known_as or destination
     copied = total = 0
     for folder in _folders(source):
         names = [name for name in sorted(os.listdir(folder)) if name.endswith(_KEPT)]
@@ -37,16 +41,8 @@ def take_over(source: Path, destination: Path) -> None:
             if copied > FILES or total > TOTAL_BYTES:
                 raise TooLarge(f"the compiled kernels are more than {FILES} files or {TOTAL_BYTES >> 20} MiB")
             if name.startswith(_GROUP):
-                data = _group(data, destination / folder.name, set(names))
+                data = _group(data, known_as / folder.name, set(names))
             (destination / folder.name / name).write_bytes(data)
-
-
-def place(source: Path, destination: Path) -> None:
-    """Copy a cache folder to where a child may write; there its kernels are found compiled.
-
-    For the process that will launch them: point TRITON_CACHE_DIR at `destination`.
-    """
-    take_over(source, destination)
 
 
 def _folders(source: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The Triton language: check by ast, compile in sandboxed processes without a GPU, hand over a compiled cache folder."""
+"""The Triton language: check by ast, compile without a GPU in sandboxed processes, hand over a cache folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from typing import Any, Literal
 from autokernel import settings
 from autokernel.errors import MissingExtra, SandboxUnavailable, UnsupportedMode
 from autokernel.languages import Artifact, CompileFailure, Finding
-from autokernel.languages.triton import binaries, fence, folders, source as reading, targets
+from autokernel.languages.triton import binaries, fence, folders, targets
+from autokernel.languages.triton import source as reading
 from autokernel.languages.triton.pool import Ended, Pool
 from autokernel.records import Task, TensorSpec
 
@@ -36,6 +37,7 @@ class _Job:
     sha256: str
     folder: Path
     done: Path
+    pool: Pool
     number: int
     future: Future[Ended]
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -80,9 +82,9 @@ class Triton:
     ) -> Artifact:
         """Compile every kernel that `launch` starts for the layouts of `task`, or find them compiled.
 
-        The artifact's directory is a Triton cache folder: copied by `folders.place`, or where it is, it makes a process
-        with TRITON_CACHE_DIR compile nothing, and build no launcher. `also`: the task at other sizes; what can't be
-        compiled for those is only said in the log. Raises `CompileFailure` (a deadline too), `MissingExtra`,
+        The artifact's directory is a Triton cache folder: a process that has it as TRITON_CACHE_DIR, where it is or
+        copied by `folders.place`, compiles nothing and builds no launcher. `also`: the task at other sizes; what
+        can't be compiled for those is only said in the log. Raises `CompileFailure` (a deadline too), `MissingExtra`,
         `UnsupportedMode` (no task), `UnknownName`, `DeviceUnavailable`, `SandboxUnavailable`, `CompilerProcessDied`.
         """
         fatal = [finding for finding in self.check(source) if finding.fatal]
@@ -91,8 +93,9 @@ class Triton:
         if task is None:
             raise UnsupportedMode(what="Compiling a Triton kernel without its task", instead="Give the task.")
         key, job = self._submit(source, task, target, also)
-        if self._pool is not None and not job.future.done():
-            self._pool.first(job.number)
+        if not job.future.done():
+            job.pool.wait_started()
+            job.pool.first(job.number)
         ended = job.future.result()
         with job.lock:
             if job.result is None:
@@ -159,7 +162,7 @@ class Triton:
         (folder / _JOB).write_text(json.dumps(job), encoding="utf-8")
         number, future = pool.submit(folder, self.deadline)
         sha256 = hashlib.sha256(source.encode()).hexdigest()
-        return _Job(sha256, folder, root / "done" / f"{key[:16]}-{self._count}", number, future)
+        return _Job(sha256, folder, root / "done" / f"{key[:16]}-{self._count}", pool, number, future)
 
     def _open(self) -> tuple[Path, Pool]:
         if self._root is None or self._pool is None:
@@ -181,7 +184,7 @@ class Triton:
                 return CompileFailure(_death(ended))
             if answer["kind"] in ("compile", "launch"):
                 return CompileFailure(shorten(answer["error"]))
-            folders.take_over(job.folder / _CACHE, job.done)
+            folders.place(job.folder / _CACHE, job.done)
         except folders.TooLarge as error:
             return CompileFailure(str(error))
         finally:

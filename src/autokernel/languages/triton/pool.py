@@ -49,13 +49,14 @@ class Pool:
         self._count = 0
         self._problem: str | None = None
         self._started: Future[dict[str, Any]] = Future()
+        self._spawned = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._live, name="autokernel-triton", daemon=True)
         self._thread.start()
 
     def submit(self, folder: Path, deadline: float) -> tuple[int, Future[Ended]]:
         """Do the job in `folder`; `deadline` in seconds from when its worker starts. Raises `CompilerProcessDied`."""
-        self.wait_started()
+        self._spawned.wait()  # not until it is ready: what is sent before then waits in its pipe
         future: Future[Ended] = Future()
         with self._lock:
             if self._problem is not None:
@@ -71,7 +72,7 @@ class Pool:
         self._send({"first": number})
 
     def wait_started(self) -> None:
-        """Raises `CompilerProcessDied`."""
+        """Until the zygote is ready to compile. Raises `CompilerProcessDied`."""
         try:
             hello = self._started.result(timeout=START_SECONDS)
         except TimeoutError as error:
@@ -111,6 +112,7 @@ class Pool:
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent to handle
                 cwd="/",
             )
+            self._spawned.set()
             assert self._process.stdout is not None
             for line in self._process.stdout:
                 self._hear(json.loads(line))
@@ -135,5 +137,6 @@ class Pool:
         with self._lock:
             self._problem = problem
             pending, self._pending = list(self._pending.values()), {}
+        self._spawned.set()
         for future in (*pending, *([] if self._started.done() else [self._started])):
             future.set_exception(CompilerProcessDied(detail=problem))  # type: ignore[attr-defined]

@@ -103,7 +103,7 @@ def install(chip: Chip, link: str | None) -> StandInDriver:
     triton.runtime.driver.set_active(driver)
     triton.testing.do_bench = bench
     triton.testing.do_bench_cudagraph = bench
-    _torch_cuda(chip)
+    answer_torch_cuda(chip)
     return driver
 
 
@@ -136,7 +136,7 @@ class _Utils:
     def unload_module(self, module: object) -> None:
         pass
 
-    def cuOccupancyMaxActiveClusters(self, *_: object) -> int:  # noqa: N802 (Triton's name)
+    def cuOccupancyMaxActiveClusters(self, *_: object) -> int:
         return self.chip.multiprocessors
 
     def set_printf_fifo_size(self, size: int) -> None:
@@ -226,8 +226,8 @@ def _context(*_: object, **__: object) -> Iterator[None]:
     yield
 
 
-def _torch_cuda(chip: Chip) -> None:
-    """What host code asks of torch.cuda, answered for the chip; one device, one stream."""
+def answer_torch_cuda(chip: Chip) -> None:
+    """Let torch.cuda in this process answer what host code asks of it, for the chip; one device, one stream."""
     major, minor = chip.capability
     properties = types.SimpleNamespace(
         name=chip.name,
@@ -268,8 +268,9 @@ def _torch_cuda(chip: Chip) -> None:
         "device": _context,
         "device_of": _context,
         "stream": _context,
-        **dict.fromkeys(("init", "_lazy_init", "synchronize", "set_device", "set_stream", "empty_cache"), _nothing),
     }
+    for name in ("init", "_lazy_init", "synchronize", "set_device", "set_stream", "empty_cache"):
+        answers[name] = lambda *_, **__: None
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)  # noqa: B010 (not there in a build without CUDA)

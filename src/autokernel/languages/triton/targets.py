@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from autokernel.errors import DeviceUnavailable, UnknownName
@@ -44,7 +44,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Chip:
-    """A target and the figures its host code may ask for. Sizes in bytes; `shared_bytes`: the most one block may use."""
+    """A target and the figures its host code may ask for. Sizes in bytes; `shared_bytes`: the most a block may use."""
 
     backend: str  # "cuda" | "hip"
     arch: str  # "90" | "gfx942"
@@ -96,6 +96,8 @@ def chip(target: str) -> Chip:
 def this_chip(device_index: int = 0) -> Chip:
     """This machine's CUDA device, as CUDA_VISIBLE_DEVICES counts them. Makes no context. Raises `DeviceUnavailable`."""
     found = _devices()
+    if isinstance(found, str):
+        raise DeviceUnavailable(device=f"cuda:{device_index}", detail=found)
     if not 0 <= device_index < len(found):
         raise DeviceUnavailable(device=f"cuda:{device_index}", detail=f"this machine has {len(found)} CUDA devices")
     row = dict(found[device_index])
@@ -119,19 +121,19 @@ def resolve(target: str | None) -> Chip:
         here = this_chip()
     except DeviceUnavailable:
         return chip(target)
-    return replace(here) if here.target == target else chip(target)
+    return here if here.target == target else chip(target)
 
 
 @functools.cache
-def _devices() -> tuple[dict[str, Any], ...]:
-    """Raises `DeviceUnavailable` when the driver can't be asked."""
+def _devices() -> tuple[dict[str, Any], ...] | str:
+    """The devices by the driver's own word; or why it can't be asked."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _PROBE], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise DeviceUnavailable(device="cuda", detail=f"the driver could not be asked: {error}") from error
+        return f"the driver could not be asked: {error}"
     if done.returncode:
         words = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise DeviceUnavailable(device="cuda", detail=f"there is no CUDA device here ({words[0]})")
+        return f"there is no CUDA device here ({words[0]})"
     return tuple(json.loads(done.stdout))

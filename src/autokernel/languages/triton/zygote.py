@@ -1,8 +1,9 @@
 """The process that compiling is forked from: it imports torch and triton once and runs no candidate code itself.
 
 It reads jobs from stdin, one JSON object a line ({"id", "folder", "deadline"}, or {"first": id} to move one forward),
-runs as many at once as it was told, and answers each with a line {"id", "end", "status", "seconds"}. Between it and a worker
-stands a guard: it shuts the worker in, kills it and everything it started at the deadline, and tells how it ended.
+runs as many at once as it was told, and answers each with a line {"id", "end", "status", "seconds"}. Between
+it and a worker stands a guard: it shuts the worker in, kills it and everything it started at the deadline, and tells
+how it ended.
 """
 
 from __future__ import annotations
@@ -204,9 +205,9 @@ def descendants(root: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{name}/stat", "rb") as file:
-                state, parent = file.read().rpartition(b")")[2].split()[:2]
-                if state not in (b"Z", b"X"):
-                    parents[int(name)] = int(parent)
+                fields = file.read().rpartition(b")")[2].split()
+                if fields[0] not in (b"Z", b"X"):
+                    parents[int(name)] = int(fields[1])
     found = {root}
     grew = True
     while grew:
