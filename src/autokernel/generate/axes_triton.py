@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from autokernel.generate.grid_triton import grid_of, power
+from autokernel.generate.grid_triton import LARGEST, grid_of, power
+from autokernel.generate.layout import transposed
 from autokernel.generate.online_triton import online
 from autokernel.generate.plan import Nest, Plan
 from autokernel.generate.schedule_triton import TritonSchedule
@@ -46,13 +47,12 @@ def _shape(plan: Plan) -> _Shape:
     grid = grid_of(nest, TritonSchedule(rows=1, block=1))
     over = [math.prod(v.extent for v in found) for found in grid.loops.over.values()]
     width = max([math.prod(v.extent for v in grid.loops.columns), *over])
-    tiles = grid_of(nest, TritonSchedule(rows=1, block=1, order="tiles")).loops.rows
-    loads = grid_of(nest, TritonSchedule(rows=1, block=1, order="loads")).loops.rows
     large = max(b.elements for b in (*plan.inputs, *plan.outputs))
     floats = [b for b in (*plan.inputs, *plan.outputs) if "float" in b.dtype and 4 * b.elements >= large]
     half = bool(floats) and any(b.dtype in _HALF for b in floats)
-    tiled = not nest.reductions and (tiles != grid.loops.rows or loads != grid.loops.rows)
-    return _Shape(bool(nest.reductions), grid.count, width, half, any(online(n) for n in plan.nests), tiled)
+    every = (*grid.loops.rows, *grid.loops.columns)
+    tiled = not nest.reductions and bool(every) and transposed(nest, every, grid.loops.index) is not None
+    return _Shape(bool(nest.reductions), grid.count, width, half, any(map(online, plan.nests)), tiled)
 
 
 def _work(nest: Nest) -> int:
@@ -64,8 +64,9 @@ def axes(plan: Plan, threads: int) -> Axes:
     """The values of each choice, those that matter most first. `threads` is the processor's, of no use here."""
     shape = _shape(plan)
     found = _row_axes(shape) if shape.row else _pointwise_axes(shape)
+    fast = ("reciprocal", "fast", "exact") if shape.row else ("fast", "exact")
     found["exp"] = ("fast", "folded", "exact") if shape.half else ("exact", "fast", "folded")
-    found["divide"] = ("reciprocal", "fast", "exact") if shape.half else ("exact", "reciprocal", "fast")
+    found["divide"] = fast if shape.half else ("exact", *fast[:-1])
     found["evict"] = ("none", "hints")
     return found
 
@@ -73,17 +74,20 @@ def axes(plan: Plan, threads: int) -> Axes:
 def _row_axes(shape: _Shape) -> Axes:
     long = shape.padded > _LONG
     structures = ["loop", "whole"] if long else ["whole", "loop"]
+    if shape.padded > LARGEST:
+        structures.remove("whole")
     structures += ["split"] if shape.padded != shape.width and not long else []
     if shape.online:
         structures.insert(0 if long else len(structures), "online")
     rows = _rows(shape)
-    warps = _warps(rows * min(shape.padded, _LONG))
+    warps = 8 if long else _warps(rows * shape.padded)
+    resident = (max(1, min(8, 32 // warps)), max(1, min(8, 16 // warps)), 1)
     return {
         "structure": tuple(structures),
         "warps": _around(warps, 1, 32, (1, 2, 0.5, 4, 0.25)),
         "rows": _around(rows, 1, 64, (1, 2, 0.5, 4)),
-        "block": tuple(b for b in (8192, 4096, 2048, 16384, 1024) if b < 2 * shape.width) or (1024,),
-        "persistent": (0, max(1, min(8, 32 // warps)), max(1, min(8, 16 // warps)), 1),
+        "block": (0, *(b for b in (8192, 2048, 16384, 1024) if b < shape.padded)),
+        "persistent": tuple(dict.fromkeys((0, *resident))),
         "stages": (1, 2, 3),
     }
 
@@ -107,9 +111,8 @@ def _around(middle: int, low: int, high: int, factors: tuple[float, ...]) -> tup
 def _pointwise_axes(shape: _Shape) -> Axes:
     block = min(shape.padded, 1024)
     rows = max(1, min(_ELEMENTS // block, power(shape.rows))) if shape.rows > 1 else 1
-    found: Axes = {}
+    found: Axes = {"order": ("tiles", "stores", "loads") if shape.tiled else ("stores", "loads")}
     if shape.tiled:
-        found["order"] = ("tiles", "stores", "loads")
         found["rows"], found["block"] = (32, 64, 16, 128), (64, 32, 128, 16)
     else:
         found["block"] = _around(block, 16, min(shape.padded, 8192), (1, 2, 0.5, 4, 8))
@@ -124,9 +127,8 @@ def bases(values: Axes) -> list[TritonSchedule]:
     guess = TritonSchedule(**{axis: options[0] for axis, options in values.items()})
     found = [guess, dataclasses.replace(guess, persistent=2, stages=2)]
     if "structure" in values:
-        block = values["block"][-1]
-        found += [dataclasses.replace(guess, structure=s, block=block) for s in values["structure"] if s != "whole"]
-        found.append(dataclasses.replace(guess, structure="loop", block=block, stages=2))
+        found += [dataclasses.replace(guess, structure=s) for s in values["structure"] if s != guess.structure]
+        found.append(dataclasses.replace(guess, structure="loop", stages=2))
     return found
 
 
@@ -151,8 +153,10 @@ def _row_openings(shape: _Shape, guess: TritonSchedule) -> list[dict[str, Any]]:
     twice: list[dict[str, Any]] = [
         {"structure": "loop", "block": 16384, "warps": 8},
         {"structure": "loop", "block": 8192, "warps": 8, "stages": 2},
+        {"structure": "whole", "warps": 32}
+        if shape.padded <= LARGEST
+        else {"structure": "loop", "block": 16384, "warps": 16},
         {"structure": "loop", "block": 8192, "warps": 16, "evict": "hints"},
-        {"structure": "whole", "warps": 32},
         {"structure": "loop", "block": 4096, "warps": 4, "stages": 3},
     ]
     if not shape.online:
@@ -161,7 +165,7 @@ def _row_openings(shape: _Shape, guess: TritonSchedule) -> list[dict[str, Any]]:
         {"structure": "online", "block": 8192, "warps": 4},
         {"structure": "online", "block": 8192, "warps": 8, "stages": 2},
     ]
-    return [*once, twice[0], twice[3], {"structure": "online", "block": 16384, "warps": 16}]
+    return [*once, twice[0], twice[2], {"structure": "online", "block": 16384, "warps": 16}]
 
 
 def _pointwise_openings(shape: _Shape, guess: TritonSchedule) -> list[dict[str, Any]]:
@@ -170,7 +174,7 @@ def _pointwise_openings(shape: _Shape, guess: TritonSchedule) -> list[dict[str, 
             {"rows": 32, "block": 64},
             {"rows": 64, "block": 64, "warps": 8},
             {"rows": 32, "block": 32},
-            {"order": "stores", "rows": 1, "block": 1024},
+            {"rows": 16, "block": 128},
             {"rows": 64, "block": 32},
         ]
     block, rows = guess.block, guess.rows

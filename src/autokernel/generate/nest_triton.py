@@ -217,10 +217,14 @@ class NestWriter:
     def _long(self, lengths: Lengths) -> bool:
         if self.grid.block or not lengths:
             return False
-        total = power(math.prod(lengths))
+        total = power(math.prod(lengths))  # as a tile has
         if self.schedule.structure in ("loop", "online"):
-            return total > (self.schedule.block or 1024)
+            return total > self._block(total)
         return total > LARGEST
+
+    def _block(self, total: int) -> int:
+        """Columns of a turn of a loop over `total` of them."""
+        return self.schedule.block or max(1, min(4096, power(total) // 2))
 
     def _single(self, works: list[tuple[Work, tuple[Var, ...], dict[Var, int]]], totals: dict[int, list[str]]) -> None:
         """Rows of one column."""
@@ -266,8 +270,8 @@ class NestWriter:
         works: list[tuple[Work, tuple[Var, ...], dict[Var, int]]],
         totals: dict[int, list[str]],
     ) -> None:
-        block = self.schedule.block or 1024
         total = math.prod(lengths)
+        block = self._block(total)
         declared: list[str] = []
         ended: list[str] = []
         scope = self.scope
@@ -299,9 +303,10 @@ class NestWriter:
 
     def _online(self, found: Online) -> None:
         """Maximum and rescaled sum, block by block; see online_triton."""
-        scope, block, over = self.scope, self.schedule.block or 1024, self._over(found.largest)
+        scope, over, lengths = self.scope, self._over(found.largest), self._lengths(found.largest)
+        block = self._block(math.prod(lengths))
         scope.loop, scope.running, scope.hint = [], True, "evict_last" if self.last > 1 else "evict_first"
-        tile = self._tile(self._lengths(found.largest), 0, block, True)
+        tile = self._tile(lengths, 0, block, True)
         at = At(tile, over, {})
         largest, total = self.names.fresh(found.largest.name), self.names.fresh(found.total.name)
         before, now = self.names.fresh(f"{largest}_before"), self.names.fresh(f"{largest}_now")
@@ -326,7 +331,7 @@ class NestWriter:
         declared = [f"{name} = tl.full({shape}, {start}, tl.float32)" for name, start in starts.items()]
         body, scope.loop = scope.loop, None
         scope.settle()
-        scope.row += [*declared, self._blocks(math.prod(tile.lengths), block), *("    " + line for line in body)]
+        scope.row += [*declared, self._blocks(math.prod(lengths), block), *("    " + line for line in body)]
         scope.values[id(found.largest), None, ()] = largest
         last = scope.named(found.shift, None)
         scope.row.append(f'{total} = tl.where({last} == float("-inf"), float("nan"), {total})')

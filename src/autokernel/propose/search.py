@@ -10,6 +10,7 @@ nearby. Nothing is remembered outside the brief, so a resumed search goes on whe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Callable
@@ -18,12 +19,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from autokernel.errors import EvaluationsSpent, NotGenerated
-from autokernel.generate import Schedule
+from autokernel.generate import Schedule, TritonSchedule
 from autokernel.generate.space import Space
 from autokernel.propose import EVALUATION, Brief
 from autokernel.propose.wording import hypothesis
 from autokernel.records import Decision, Proposal, Trial, Verdict
 
+AnySchedule = Schedule | TritonSchedule
+LANGUAGES = {"cpu": "cpp", "cuda": "triton"}  # by device class
 FIRST_GAIN = 0.3  # expected of a task nobody has touched: what generated kernels mostly gain over eager
 CURIOSITY = 0.04  # log-speed credited to a choice that has not been tried yet
 STEP = 0.015  # log-speed debited for each further choice that differs from the best schedule
@@ -39,20 +42,20 @@ class _Known:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.sources: dict[Schedule, str] = {}
-        self.by_hash: dict[str, Schedule] = {}
+        self.sources: dict[AnySchedule, str] = {}
+        self.by_hash: dict[str, AnySchedule] = {}
         self._codes: set[str] = set()
-        self._grown: set[Schedule] = set()
+        self._grown: set[AnySchedule] = set()
         for schedule in space.first():
             self._add(schedule)
 
-    def grow(self, best: Schedule) -> None:
+    def grow(self, best: AnySchedule) -> None:
         if best not in self._grown:
             self._grown.add(best)
             for schedule in self.space.neighbours(best):
                 self._add(schedule)
 
-    def _add(self, schedule: Schedule) -> None:
+    def _add(self, schedule: AnySchedule) -> None:
         code = self.space.code(schedule)
         if code not in self._codes:
             self._codes.add(code)
@@ -62,9 +65,9 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Next:
-    schedule: Schedule
+    schedule: AnySchedule
     expected: float  # log-speed against the best so far
-    base: Schedule | None  # what it is a variation of
+    base: AnySchedule | None  # what it is a variation of
     words: str = ""  # instead of saying what differs from `base`
 
 
@@ -86,7 +89,7 @@ class SearchProposer:
             return None
         return Proposal(
             source=known.sources[chosen.schedule],
-            language="cpp",
+            language=known.space.language,
             author=self.name,
             hypothesis=chosen.words or hypothesis(chosen.schedule, chosen.base),
             predicted_gain=round(math.expm1(max(chosen.expected, 0.0)), 4),
@@ -95,6 +98,17 @@ class SearchProposer:
 
     def observe(self, task: str, trial: Trial) -> None:
         """Nothing to remember: the brief tells all."""
+
+    def upcoming(self, brief: Brief, count: int) -> list[str]:
+        """Sources likely to be asked for next, likeliest first, so that they can be compiled ahead. At most `count`."""
+        known = self._known(brief)
+        if known is None or count <= 0:
+            return []
+        seen = set(brief.sources)
+        first = [s for s in list(known.sources)[:OPENING] if _opens(brief) and _sha256(known.sources[s]) not in seen]
+        ranked, _ = _ranked(brief, known)
+        order = dict.fromkeys([*first, *(schedule for _, schedule in ranked)])
+        return [known.sources[schedule] for schedule in list(order)[:count]]
 
     def outlook(self, brief: Brief) -> float | None:
         """Expected relative gain of the next experiment: the model's, tempered by what the last ones brought."""
@@ -115,10 +129,11 @@ class SearchProposer:
         task = brief.task.task
         key = (task.id, task.fingerprint, task.shape_key, brief.threads)
         if key not in self._tasks:
-            try:
-                self._tasks[key] = _Known(Space(task, brief.task.module, "cpp", brief.threads))
-            except NotGenerated:
-                self._tasks[key] = None
+            self._tasks[key] = None
+            if task.device_class in LANGUAGES:
+                language = LANGUAGES[task.device_class]
+                with contextlib.suppress(NotGenerated):
+                    self._tasks[key] = _Known(Space(task, brief.task.module, language, brief.threads))
         return self._tasks[key]
 
 
@@ -126,12 +141,17 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _opens(brief: Brief) -> bool:
+    """Nothing was proposed for this task yet."""
+    return all(trial.reason.startswith(EVALUATION) for trial in brief.history)
+
+
 def _opening(brief: Brief, known: _Known, evaluate: Callable[[str], Verdict]) -> _Next | None:
     """Before a task's first proposal: the fastest of its first schedules. None once there was one, or if none is right.
 
     Evaluations are in the journal, so a resumed opening asks only for what is missing.
     """
-    if any(not trial.reason.startswith(EVALUATION) for trial in brief.history):
+    if not _opens(brief):
         return None
     speeds = {
         known.by_hash[source]: trial.speedup_vs_incumbent
@@ -156,26 +176,31 @@ def _opening(brief: Brief, known: _Known, evaluate: Callable[[str], Verdict]) ->
 
 def _next(brief: Brief, known: _Known) -> _Next | None:
     """The choice of `propose`, and what it is expected to bring."""
+    ranked, base = _ranked(brief, known)
+    if not ranked or ranked[0][0] < PAYS:
+        return None
+    return _Next(ranked[0][1], ranked[0][0], base)
+
+
+def _ranked(brief: Brief, known: _Known) -> tuple[list[tuple[float, AnySchedule]], AnySchedule | None]:
+    """Untried schedules with what they promise, best first (none where the task is given up), and what they vary."""
     scores = log_speeds(brief.history, brief.sources, known.by_hash, known.grow)
     seen = set(brief.sources)
     left = [schedule for source, schedule in known.by_hash.items() if source not in seen]
-    if not left:
-        return None
     if not scores:
-        return _Next(left[0], math.log1p(FIRST_GAIN), None)
+        return [(math.log1p(FIRST_GAIN), schedule) for schedule in left], None
     best = max(scores, key=lambda schedule: scores[schedule])
     if scores[best] <= FAILED:
-        return _Next(left[0], PAYS, None) if len(scores) < PATIENCE else None
+        return [(PAYS, schedule) for schedule in left if len(scores) < PATIENCE], None
     model = Effects(scores, best)
-    ranked = [(model.promise(schedule), -place, schedule) for place, schedule in enumerate(left)]
-    promise, _, schedule = max(ranked, key=lambda entry: entry[:2])
-    return _Next(schedule, promise, best) if promise >= PAYS else None
+    promises = [(model.promise(schedule), schedule) for schedule in left]
+    return sorted(promises, key=lambda entry: -entry[0]), best  # stable: of equal ones, the earlier
 
 
 class Effects:
     """log-speed against the best schedule ≈ Σ, over the choices that differ from it, of that choice's effect."""
 
-    def __init__(self, scores: dict[Schedule, float], best: Schedule) -> None:
+    def __init__(self, scores: dict[AnySchedule, float], best: AnySchedule) -> None:
         self.best = best
         tried = dict.fromkeys(choice for schedule in scores for choice in self._changes(schedule))
         self.columns = {choice: k for k, choice in enumerate(tried)}
@@ -184,19 +209,19 @@ class Effects:
         gram = rows.T @ rows + RIDGE * np.eye(len(self.columns))
         self.effects = np.linalg.solve(gram, rows.T @ target)
 
-    def _changes(self, schedule: Schedule) -> list[tuple[str, object]]:
+    def _changes(self, schedule: AnySchedule) -> list[tuple[str, object]]:
         """The choices of a schedule that are not the best one's."""
-        values = [(f.name, getattr(schedule, f.name)) for f in fields(Schedule)]
+        values = [(f.name, getattr(schedule, f.name)) for f in fields(schedule)]
         return [(axis, value) for axis, value in values if value != getattr(self.best, axis)]
 
-    def _row(self, schedule: Schedule) -> np.ndarray:
+    def _row(self, schedule: AnySchedule) -> np.ndarray:
         row = np.zeros(len(self.columns))
         for choice in self._changes(schedule):
             if choice in self.columns:
                 row[self.columns[choice]] = 1.0
         return row
 
-    def promise(self, schedule: Schedule) -> float:
+    def promise(self, schedule: AnySchedule) -> float:
         """Expected log-speed of a schedule against the best one, with the benefit of the doubt."""
         changes = self._changes(schedule)
         new = any(choice not in self.columns for choice in changes)
@@ -206,9 +231,9 @@ class Effects:
 def log_speeds(
     history: tuple[Trial, ...],
     sources: tuple[str, ...],
-    known: dict[str, Schedule],
-    grow: Callable[[Schedule], None] = lambda best: None,
-) -> dict[Schedule, float]:
+    known: dict[str, AnySchedule],
+    grow: Callable[[AnySchedule], None] = lambda best: None,
+) -> dict[AnySchedule, float]:
     """Log of each tried schedule's speed, relative to the first incumbent: each was measured against the incumbent of
     its time, and every kept one moved that. Trials that were not accepted count as slow.
 
@@ -216,7 +241,7 @@ def log_speeds(
     may be neighbours of it.
     """
     level, best = 0.0, FAILED
-    found: dict[Schedule, float] = {}
+    found: dict[AnySchedule, float] = {}
     for trial, source in zip(history, sources, strict=True):
         speed = math.log(trial.speedup_vs_incumbent) if trial.speedup_vs_incumbent else None
         schedule = known.get(source)

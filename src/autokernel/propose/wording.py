@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from autokernel.generate import Schedule
+from autokernel.generate import Schedule, TritonSchedule
 
 _WORDS: dict[tuple[str, object], str] = {
     ("threads", "one"): "stay on one thread: waking others costs more than they save at this size",
@@ -22,6 +22,40 @@ _WORDS: dict[tuple[str, object], str] = {
     ("order", "loads"): "loop in the order of the input's memory",
     ("order", "tiles"): "transpose tile by tile, so that the lines of both sides stay in L1",
 }
+
+
+_TRITON: dict[tuple[str, object], str] = {
+    ("structure", "whole"): "keep the whole row in registers, so that it is read once",
+    ("structure", "split"): "keep the row in two tiles, a power of two each, so that fewer lanes idle",
+    ("structure", "loop"): "loop over blocks of the row, once a pass: later passes find it in L2",
+    ("structure", "online"): "maximum and sum in one pass, the sum rescaled when the maximum grows",
+    ("divide", "exact"): "divide with correct rounding",
+    ("divide", "fast"): "divide by the hardware's approximate reciprocal",
+    ("divide", "reciprocal"): "multiply by the reciprocal of a row's divisor",
+    ("exp", "exact"): "exponentials in plain arithmetic, exact to the last bit but one",
+    ("exp", "fast"): "the hardware's exponential",
+    ("exp", "folded"): "exponentials as powers of two, the change of base folded into a multiply-add",
+    ("evict", "hints"): "tell the caches what is read once and what is read again",
+    ("evict", "none"): "no hints to the caches",
+    ("order", "stores"): "tiles in the order of the output's memory",
+    ("order", "loads"): "tiles in the order of the input's memory",
+    ("order", "tiles"): "tiles along which both sides of the transposition are contiguous",
+}
+
+
+def _triton_words(axis: str, value: object) -> str:
+    if (axis, value) in _TRITON:
+        return _TRITON[axis, value]
+    if axis == "persistent":
+        many = f"{value} programs a multiprocessor, each going from tile to tile: no tail of a last wave"
+        return many if value else "a program for each tile"
+    plain = {
+        "warps": "{} warps a program",
+        "rows": "{} rows a program at a time, for more bytes in flight",
+        "block": "tiles of {} columns" if value else "tiles as wide as the row asks for",
+        "stages": "loads run {} stages ahead" if value != 1 else "no software pipeline",
+    }
+    return plain.get(axis, axis + " = {}").format(value)
 
 
 def _words(axis: str, value: object) -> str:
@@ -52,11 +86,17 @@ def _words(axis: str, value: object) -> str:
     return f"{axis} = {value}"
 
 
-def hypothesis(schedule: Schedule, base: Schedule | None) -> str:
+def hypothesis(schedule: Schedule | TritonSchedule, base: Schedule | TritonSchedule | None) -> str:
     """One line: what is tried, against the best schedule so far; the first guess is described whole."""
-    reference = base if base is not None else Schedule()
-    changed = [f.name for f in fields(Schedule) if getattr(schedule, f.name) != getattr(reference, f.name)]
-    text = "; ".join(_words(axis, getattr(schedule, axis)) for axis in changed)
+    reference = base if base is not None else type(schedule)()
+    changed = [f.name for f in fields(schedule) if getattr(schedule, f.name) != getattr(reference, f.name)]
+    say = _triton_words if isinstance(schedule, TritonSchedule) else _words
+    text = "; ".join(say(axis, getattr(schedule, axis)) for axis in changed)
     if base is None:
-        return f"first guess: {text}" if text else "first guess: plain loops, rows shared among the threads"
+        plain = (
+            "a program for each tile"
+            if isinstance(schedule, TritonSchedule)
+            else "plain loops, rows shared among the threads"
+        )
+        return f"first guess: {text or plain}"
     return text or "the same schedule again"
