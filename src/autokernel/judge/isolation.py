@@ -105,6 +105,8 @@ def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
     made = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": "/tmp",
+        "LOGNAME": "sandbox",  # whoever asks for the user's name finds no list of users here
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "LANG": "C.UTF-8",
         "OMP_NUM_THREADS": str(threads),
         "PYTHONDONTWRITEBYTECODE": "1",
