@@ -2,7 +2,7 @@
 
 One graph per layout of the inputs. Tensors are copied into the graph's own inputs; everything else must be equal to
 what was captured. Refused, each with its reason: no CUDA, tensors elsewhere, objects among the inputs that hold state,
-inputs that the model changes, and whatever CUDA refuses to capture (reading a value back to the host). Parameters and
+inputs that the model changes, values read back to the host, and whatever else CUDA refuses to capture. Parameters and
 buffers that were replaced or moved since are seen, and the model is captured again. Not seen: state on the host that
 the model keeps from call to call; `verify` compares a replay with eager on values that were not captured.
 """
@@ -83,26 +83,54 @@ class EagerGraphs:
         inputs = tuple(leaf for leaf in statics if isinstance(leaf, Tensor))
         args, kwargs = pytree.tree_unflatten(statics, spec)
         with torch.no_grad(), torch.cuda.device(inputs[0].device), keeping_buffers(self._owner):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(_WARM):
-                    self._call(*args, **kwargs)
-            torch.cuda.current_stream().wait_stream(side)
+            _warm_up(lambda: self._call(*args, **kwargs))
             given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             if not all(same(mine, theirs) for mine, theirs in zip(inputs, given, strict=True)):
                 raise NotGraphable(detail="it changes its inputs")
             graph = torch.cuda.CUDAGraph()
-            try:
-                # other threads (compiler pools) may use the device meanwhile
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    outputs = self._call(*args, **kwargs)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:  # CUDA's word for what can't be captured: a copy to the host, a synchronise
-                first = str(error.__context__ or error).strip().partition("\n")[0]
-                raise NotGraphable(detail=f"CUDA can't capture it ({first})") from error
+            outputs = _record(graph, lambda: self._call(*args, **kwargs))
         return _Graph(graph, layout, spec, inputs, outputs, _held(self._owner))
+
+
+def _warm_up(call: Callable[[], Any]) -> None:
+    """On a stream of its own, as the capture will be; the last time with every wait for the device an error.
+
+    A capture that fails half-way leaves PyTorch's random generator unusable, so what would fail should not begin.
+    """
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        for _ in range(_WARM):
+            call()
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            call()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise NotGraphable(detail=f"it reads values back from the device ({_first_line(error)})") from error
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    current.wait_stream(side)
+
+
+def _record(graph: Any, call: Callable[[], Any]) -> Any:
+    """The outputs of `call`, captured in `graph`. Raises NotGraphable."""
+    # the outer context: where a capture fails, torch.cuda.graph leaves its own stream as the current one
+    with torch.cuda.stream(torch.cuda.current_stream()):
+        try:
+            # other threads (compiler pools) may use the device meanwhile
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                return call()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # CUDA's word for what it can't capture
+            raise NotGraphable(detail=f"CUDA can't capture it ({_first_line(error.__context__ or error)})") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _refuse(leaves: Sequence[Any]) -> None:
