@@ -11,7 +11,7 @@ import pytest
 
 from autokernel.errors import MissingExtra, SandboxUnavailable, UnknownName, UnsupportedMode
 from autokernel.languages import CompileFailure, get_language
-from autokernel.languages.triton import fence, folders, targets
+from autokernel.languages.triton import fence, folders, standin, targets
 from autokernel.languages.triton import language as language_module
 from autokernel.languages.triton.language import Triton, shorten
 from autokernel.records import Task, TensorSpec
@@ -308,6 +308,15 @@ def test_launchers_are_built_ahead_where_this_triton_has_any(triton_language):
     names = {path.name.partition(".")[0] for path in triton_language.compile(SOFTMAX, task()).directory.glob("*/*.so")}
     wanted = {"cuda_utils", "__triton_launcher"} if hasattr(nvidia, "compile_module_from_src") else set()
     assert names == wanted
+
+
+@pytest.mark.parametrize("flag", ["--as-needed", "--no-as-needed"])
+def test_what_is_linked_ahead_asks_for_the_real_libcuda_where_it_is_loaded(tmp_path, flag):
+    assert standin.empty_libcuda(str(tmp_path))
+    (tmp_path / "user.c").write_text("int cuGetErrorString(); int use() { return cuGetErrorString(); }\n")
+    build = ["gcc", "-shared", "-fPIC", f"-Wl,{flag}", "user.c", "-o", "user.so", "-L.", "-l:libcuda.so.1"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    assert b"libcuda.so.1\0" in (tmp_path / "user.so").read_bytes()
 
 
 # --- the sandbox

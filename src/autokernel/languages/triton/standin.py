@@ -12,10 +12,11 @@ against an empty libcuda made for the purpose, never loaded here, and finds the 
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 import subprocess
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -151,12 +152,22 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def empty_libcuda(folder: str) -> bool:
-    """Make a libcuda.so.1 without contents in `folder`, to link against. False without a C compiler."""
-    path = os.path.join(folder, "libcuda.so.1")
-    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", "/dev/null", "-o", path]
-    for compiler in filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")):
+    """Make a libcuda.so.1 in `folder`, to link against: the names Triton uses, no contents. False without a C compiler.
+
+    The names are there because a linker told `--as-needed` (Ubuntu's is) forgets a library that defines none of them.
+    """
+    from triton.backends.nvidia import driver as nvidia
+
+    names: set[str] = set()
+    for name in ("driver.c", "driver.py"):
+        text = Path(nvidia.__file__).with_name(name).read_text(encoding="utf-8")
+        names |= set(re.findall(r"\bcu[A-Z]\w+(?=\()", text))
+    source = Path(folder, "libcuda.c")
+    source.write_text("".join(f"void {name}(void) {{}}\n" for name in sorted(names)), encoding="utf-8")
+    made = ["-shared", "-fPIC", "-w", "-Wl,-soname,libcuda.so.1", str(source), "-o", str(Path(folder, "libcuda.so.1"))]
+    for compiler in ("gcc", "clang", "cc"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run([compiler, *command[1:]], check=True, capture_output=True, timeout=60)
+            subprocess.run([compiler, *made], check=True, capture_output=True, timeout=60)
             return True
     return False
 
