@@ -79,10 +79,17 @@ class EagerGraphs:
 
     def _capture(self, leaves: Sequence[Any], layout: tuple[Any, ...], spec: Any) -> _Graph:
         _refuse(leaves)
-        statics = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        inputs = tuple(leaf for leaf in statics if isinstance(leaf, Tensor))
-        args, kwargs = pytree.tree_unflatten(statics, spec)
-        with torch.no_grad(), torch.cuda.device(inputs[0].device), keeping_buffers(self._owner):
+        # tensors made in inference mode could not be written to by a later call outside of it
+        with torch.inference_mode(False):
+            fixed = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        inputs = tuple(leaf for leaf in fixed if isinstance(leaf, Tensor))
+        args, kwargs = pytree.tree_unflatten(fixed, spec)
+        with (
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.cuda.device(inputs[0].device),
+            keeping_buffers(self._owner),
+        ):
             _warm_up(lambda: self._call(*args, **kwargs))
             given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             if not all(same(mine, theirs) for mine, theirs in zip(inputs, given, strict=True)):
