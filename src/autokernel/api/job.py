@@ -39,6 +39,7 @@ VERIFY_SECONDS = {"cpu": 85.0, "cuda": 150.0}  # a GPU has twice as many baselin
 
 def load_workload(target: str, options: Options) -> Workload:
     """Raises TargetNotFound, TargetInvalid, TargetFailed, UnsupportedTarget, UnsupportedMode, DeviceUnavailable."""
+    options = options.settled()
     check(options)
     return load(target, device=options.device, dtype=options.dtype, batch=options.batch)
 
@@ -101,8 +102,8 @@ def device_class(device: str) -> Literal["cpu", "cuda"]:
 
 
 def optimize_workload(workload: Workload, options: Options, say: Say) -> Run:
-    check(options)
     options = options.settled()
+    check(options)
     proposer = author(options.proposer)
     path = (options.out or _default_out(workload.name)).absolute()
     _refuse_existing(path)

@@ -209,8 +209,12 @@ class Child:
             raise protocol.ProtocolError("an answer before a command")
         begin = time.perf_counter()
         until = time.monotonic() + deadline
-        self._sandbox.control(Control.thaw)
-        self._send(request)
+        if self._sandbox.device == "cpu":
+            self._sandbox.control(Control.thaw)
+            self._send(request)
+        else:  # the child finds its command when it wakes, while this process waits for the zygote's answer
+            self._send(request)
+            self._sandbox.control(Control.thaw)
         if meanwhile is not None:
             meanwhile()
         reply = self._reply(request.nonce, Status.done, until, self.pid)
@@ -327,7 +331,7 @@ class Child:
         import torch
 
         free, total = torch.cuda.mem_get_info()
-        return total - free
+        return total - free - torch.cuda.memory_reserved()  # what isn't this process's own: the child's, and constants
 
 
 def _fixed_file(size: int) -> int:

@@ -34,7 +34,7 @@ CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
 _VERIFIED_SETS = 4
-_MORE_AT_FIRST, _PASS_NOISE = 0.3, 6e-5
+_MORE_AT_FIRST, _PASS_NOISE = 0.3, 6e-4
 _LEAST_PAIRS_TO_JUDGE = 4  # one block may be off by anything on a busy machine
 
 
@@ -277,7 +277,7 @@ def disagreement(claimed_us: Sequence[float], bound_us: float) -> str | None:
 def slower_at_first(blocks: Sequence[Block], sets: int) -> str | None:
     """Words when passes on new values take longer than repeats, in the median over blocks: work that repeats skip.
 
-    Single passes are noisy by what waking a process takes, some ten microseconds; so is the limit.
+    A single pass is noisy by what waking a process and switching contexts take, half a millisecond; so is the limit.
     """
     firsts = [block.first_pass for block in blocks if block.first_pass is not None]
     if len(firsts) < 4:

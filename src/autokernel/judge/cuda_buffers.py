@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autokernel.records import TensorSpec
 
 _WORD = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_ROW, _ROWS = 4096, 32  # bytes, and how many are sampled
+_PIECE = 1 << 14  # bytes of a sample
 _MOST_UNWRITTEN = 1 / 64  # of an output's elements that may look like its poison
 
 
@@ -199,23 +199,29 @@ def device_view(memory: Tensor, slot: Slot) -> Tensor:
 
 
 class CudaSample:
-    """Random rows of a set's outputs, read by the parent at the moment the child says "done"."""
+    """Two pieces of a set's outputs, read by the parent at the moment the child says "done": the end and a random one.
+
+    Plain copies, which the device's copy engines make: a kernel of the parent's would have to wait for its turn.
+    """
 
     def __init__(self, buffers: CudaSet) -> None:
         self.buffers = buffers
-        first, last = buffers.layout.outputs[0], buffers.layout.outputs[-1]
-        count = (last.base + last.bytes + CANARY_BYTES - first.base) // _ROW
-        whole = buffers._bytes[first.base : first.base + count * _ROW]
-        self.rows = whole.view(count, _ROW)
-        self.index = torch.randint(count, (_ROWS,), device=whole.device)
-        self.at_done = self.rows[self.index].cpu()
+        last = buffers.layout.outputs[-1]
+        chosen = secrets.choice(buffers.layout.outputs)
+        size = min(_PIECE, last.bytes, chosen.bytes)
+        begin = chosen.base + secrets.randbelow(chosen.bytes - size + 1)
+        places = (last.base + last.bytes - size, begin)
+        self.pieces = [buffers._bytes[place : place + size] for place in places]
+        self.at_done = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in places]
 
     def read(self) -> None:
-        self.at_done = self.rows[self.index].cpu()
+        for piece, kept in zip(self.pieces, self.at_done, strict=True):
+            kept.copy_(piece, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
 
     def late(self) -> bool:
-        """Whether the rows have changed since `read`."""
-        return not torch.equal(self.rows[self.index].cpu(), self.at_done)
+        """Whether the pieces have changed since `read`."""
+        return not all(torch.equal(piece.cpu(), kept) for piece, kept in zip(self.pieces, self.at_done, strict=True))
 
     def untouched(self) -> int:
         """How many of the set's outputs still look poisoned; 0 for a set that was not freshly poisoned."""

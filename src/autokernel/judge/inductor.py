@@ -257,10 +257,8 @@ def compile_on_gpu(job: dict[str, Any]) -> None:
         values = [_sample(torch.empty_strided(s, t, dtype=torch_dtype(d)).zero_()) for d, s, t in job["inputs"]]
         graph = make_fx(function, tracing_mode="fake")(*values)
         run: Any = compile_fx(graph, list(values), inner_compile=keep)
-        wanted = function(*values)
-        wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
-        found = run(*values)
-        torch.testing.assert_close(list(found), wanted, rtol=2e-2, atol=2e-2, equal_nan=True)
+        wanted, found = _listed(function(*values)), _listed(run(*values))
+        torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2, equal_nan=True)
         torch.cuda.synchronize()
     (one,) = compiled
     generated.pack_caches(Path(job["package"]), one.source_code, caches)
@@ -294,10 +292,13 @@ def _package_generated(function: Any, values: list[Any], package: Path) -> None:
 
     call = generated.execute(one.source_code, find)
     inputs = [_sample(value) for value in values]
-    wanted = function(*inputs)
-    wanted = list(wanted) if isinstance(wanted, (tuple, list)) else [wanted]
+    wanted = _listed(function(*inputs))
     torch.testing.assert_close(list(call(list(inputs))), wanted, rtol=1e-2, atol=1e-2, equal_nan=True)
     generated.pack(package, one.source_code, libraries)
+
+
+def _listed(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 def _sample(value: Any) -> Any:

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 MAX_SETS = 64
 MAX_BYTES = 4 << 30
-SHORT_SECONDS, LONG_SECONDS = 0.03, 0.09
+SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1
 SINGLES = 6
+QUICK = 0.5  # how much shorter a block of one round each is: it tells whether a look is worth it, no more
 _MEDDLED = 8  # sets that are touched while a round runs
 _CHANGED = 3  # of these, sets that get new values
 _ATTEMPTS = 3
@@ -70,8 +71,8 @@ def measure_block(
 ) -> Block:
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards; as `timing.measure_block`.
 
-    `overhead`: seconds of a round besides its passes, as measured on a kernel of ours; infinite: the kernel is
-    trusted, and its own slope counts. Raises ChildFailure, SandboxDied.
+    `overhead`: the most that a round took besides its passes, as measured on a kernel of ours: what a kernel that
+    dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts. Raises ChildFailure, SandboxDied.
     """
     draw = random.SystemRandom()
     used = list(sets[: planned.sets])
@@ -104,7 +105,7 @@ class _Measuring:
             self.child.loop(len(self.sets), self.deadline)
             self._settle()
             self._calibrate()
-            singles = [self._round(1)[0] for _ in range(SINGLES)]
+            singles = [self._round(1)[0] for _ in range(SINGLES if self.planned.rounds > 1 else 1)]
             rounds = self._rounds()
         finally:
             self.child.close()
@@ -124,10 +125,10 @@ class _Measuring:
             one = max(one, (whole - self.overhead) / long)
         one = one if one > 0 else whole / long
         single = statistics.median(singles)
-        first = (single - self.overhead) / count if not self.trusted else None
+        first = (single - self.overhead) / count if not self.trusted and len(singles) > 1 else None
         return Block(
             seconds=one / count,
-            overhead=max(0.0, single - one),
+            overhead=max(0.0, max(singles) - one),
             claimed=max(slope(2), 0.0) / count,
             rounds=tuple((n * count, seconds) for n, seconds, _ in rounds),
             first_pass=first,
@@ -136,8 +137,9 @@ class _Measuring:
 
     def _rounds(self) -> list[tuple[int, float, float]]:
         """(passes, seconds, claimed seconds) of the timed rounds, in random order; one at least is meddled with."""
-        short = max(1, round(SHORT_SECONDS / self.pass_seconds))
-        long = max(short + 1, round(LONG_SECONDS / self.pass_seconds))
+        length = QUICK if self.planned.rounds == 1 else 1.0
+        short = max(1, round(length * SHORT_SECONDS / self.pass_seconds))
+        long = max(short + 1, round(length * LONG_SECONDS / self.pass_seconds))
         kinds = [short, long] * self.planned.rounds
         self.draw.shuffle(kinds)
         found: list[tuple[int, float, float]] = []
