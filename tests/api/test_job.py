@@ -85,7 +85,13 @@ def test_options_win_over_settings_which_fill_what_was_not_asked_for(monkeypatch
     monkeypatch.setenv("AUTOKERNEL_THREADS", "3")
     monkeypatch.setenv("AUTOKERNEL_ISOLATION", "plain")
     assert (api.Options().settled().threads, api.Options().settled().isolation) == (3, "plain")
-    assert api.Options(threads=1, isolation="bubblewrap").settled() == api.Options(threads=1, isolation="bubblewrap")
+    asked = api.Options(threads=1, isolation="bubblewrap", device="cpu")
+    assert asked.settled() == asked
+
+
+@pytest.mark.parametrize(("asked", "found"), [("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1")])
+def test_a_named_device_is_the_one_that_is_used(asked, found):
+    assert api.Options(device=asked).settled().device == found
 
 
 @pytest.mark.parametrize("call", [api.resume, api.verify_run])

@@ -72,7 +72,8 @@ def measure_block(
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards; as `timing.measure_block`.
 
     `overhead`: the most that a round took besides its passes, as measured on a kernel of ours: what a kernel that
-    dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts. Raises ChildFailure, SandboxDied.
+    dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts.
+    Raises ChildFailure, SandboxDied.
     """
     draw = random.SystemRandom()
     used = list(sets[: planned.sets])
