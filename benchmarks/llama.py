@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from harness import ROOT, Benchmark, Figures, Row, main, text_table
 
 if TYPE_CHECKING:
     from autokernel.loop.folder import RunFolder
-    from autokernel.records import Proof, Task
+    from autokernel.records import Proof, Task, Trial
 
 TARGET = ROOT / "examples" / "llama_1b.py"
 LEAST_FINGERPRINTS, LEAST_WINNERS, OVER_BASELINE, OVER_EAGER = 6, 3, 1.0, 1.10
@@ -82,11 +83,13 @@ def read(path: Path) -> Figures:
     view = Run.load(path).view()
     folder = RunFolder.open(path)
     try:
-        trials = folder.trials()
+        trials = folder.trials
         found: Figures = {
             "experiments": len(trials),
-            "fingerprints": len({task.fingerprint for task in folder.tasks() if _tried(task, trials)}),
-            "tasks_with_folders": len(folder.tasks()),
+            "fingerprints": len({task.fingerprint for task in folder.tasks()}),
+            "fingerprints_tried": len({task.fingerprint for task in folder.tasks() if _tried(task, trials)}),
+            "tasks_cut_out": len(folder.tasks()),
+            "tasks_tried": sum(_tried(task, trials) for task in folder.tasks()),
             "kept": sum(trial.decision == "kept" for trial in trials),
             "decisions": dict(Counter(_short(trial.reason) for trial in trials).most_common(20)),
             "tasks": [_task(folder, task) for task in folder.tasks()],
@@ -107,7 +110,7 @@ def read(path: Path) -> Figures:
     return found
 
 
-def _tried(task: Task, trials: Any) -> bool:
+def _tried(task: Task, trials: Sequence[Trial]) -> bool:
     return any(trial.task == task.id for trial in trials)
 
 
@@ -127,7 +130,7 @@ def _task(folder: RunFolder, task: Task) -> Figures:
     ahead = None
     if winner is not None and first is not None and first.kind in winner[1].baselines:
         ahead = winner[1].baselines[first.kind].speedup
-    mine = [trial for trial in folder.trials() if trial.task == task.id]
+    mine = [trial for trial in folder.trials if trial.task == task.id]
     return {
         "task": task.id,
         "title": task.title,
@@ -199,7 +202,7 @@ def _limits(found: Figures) -> Figures:
     best = ratios.get(proof.get("best_baseline", ""))
     eager = ratios.get("eager")
     within = {
-        f"≥ {LEAST_FINGERPRINTS} fingerprints": found["fingerprints"] >= LEAST_FINGERPRINTS,
+        f"≥ {LEAST_FINGERPRINTS} fingerprints tried": found["fingerprints_tried"] >= LEAST_FINGERPRINTS,
         f"winners on ≥ {LEAST_WINNERS}": found["winners"] >= LEAST_WINNERS,
         f"≥ {OVER_BASELINE:.2f} × best baseline": best is not None and best["ci_low"] >= OVER_BASELINE,
         f"≥ {OVER_EAGER:.2f} × eager": eager is not None and eager["ci_low"] >= OVER_EAGER,
@@ -245,7 +248,8 @@ def _one(row: Figures) -> str:
     ]
     header = ["task", "times", "share", "floor µs", "start µs", "by", "best µs", "alone", "kept", ""]
     words = [
-        f"{row['experiments']} experiments on {row['fingerprints']} fingerprints, {row['kept']} kept, "
+        f"{row['experiments']} experiments on {row['fingerprints_tried']} fingerprints ({row['tasks_tried']} tasks) "
+        f"of {row['fingerprints']} ({row['tasks_cut_out']}), {row['kept']} kept, "
         f"winners on {row['winners']} tasks; {row['wall_seconds']:.0f} s",
         *(
             f"against {one['baseline']} ({one['ms']:.2f} ms): {one['ratio']:.3f} "

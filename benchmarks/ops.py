@@ -111,8 +111,8 @@ def residual_norm_rows(x, residual, weight, total, out, width, BLOCK: tl.constex
     tl.store(total + start + columns, added, mask=inside)
     value = added.to(tl.float32)
     scale = 1.0 / tl.sqrt(tl.sum(value * value, 0) / width + 1e-5)
-    gain = tl.load(weight + columns, mask=inside, other=0.0)
-    tl.store(out + start + columns, gain * (value * scale).to(gain.dtype), mask=inside)
+    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + start + columns, gain * (value * scale).to(out.dtype.element_ty).to(tl.float32), mask=inside)
 
 
 def launch(x, residual, weight, total, out):
@@ -128,7 +128,8 @@ ADD = (
 def add_blocks(x, y, out, count, BLOCK: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < count
-    tl.store(out + places, tl.load(x + places, mask=inside) + tl.load(y + places, mask=inside), mask=inside)
+    one = tl.load(x + places, mask=inside).to(tl.float32)
+    tl.store(out + places, one + tl.load(y + places, mask=inside).to(tl.float32), mask=inside)
 
 
 def launch(x, y, out):

@@ -103,15 +103,18 @@ class Model(nn.Module):
         fill(self)
         head_width = width // heads
         frequencies = 1.0 / (500000.0 ** (torch.arange(0, head_width, 2).float() / head_width))
-        angles = torch.outer(torch.arange(max_length).float(), frequencies)
+        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("positions", torch.arange(max_length).float())
+
+    def angles(self, length: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine by position and channel of a head, made in every call as the transformers library does."""
+        angles = torch.outer(self.positions[:length], self.frequencies)
         angles = torch.cat((angles, angles), dim=-1)
-        self.register_buffer("cos", angles.cos().to(DTYPE))
-        self.register_buffer("sin", angles.sin().to(DTYPE))
+        return angles.cos().to(DTYPE), angles.sin().to(DTYPE)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
         x = self.embedding(tokens)
-        cos, sin = self.cos[:length], self.sin[:length]
+        cos, sin = self.angles(tokens.shape[1])
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.norm(x))
