@@ -1,7 +1,11 @@
 """Regions to generate for, tasks made from them, and a way to run a generated kernel."""
 
+import itertools
+import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -188,6 +192,35 @@ def run(cpp):
         return outputs
 
     return call
+
+
+@pytest.fixture(scope="session")
+def interpret(tmp_path_factory):
+    """interpret(source, inputs, like): as `run`, for Triton kernels, in a process that has Triton interpret them."""
+    folder, numbers = tmp_path_factory.mktemp("interpreted"), itertools.count()
+    worker = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("triton_worker.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+    def call(source, inputs, like, plain=False):
+        path = str(folder / f"kernel{next(numbers)}")
+        Path(path + ".py").write_text(source, encoding="utf-8")
+        made = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in like]
+        outputs = [t.fill_(float("nan") if t.is_floating_point() else 1) for t in made]
+        torch.save({"inputs": list(inputs), "outputs": outputs}, path + ".in")
+        worker.stdin.write(json.dumps({"path": path, "plain": plain}) + "\n")
+        worker.stdin.flush()
+        problem = json.loads(worker.stdout.readline())
+        assert not problem, f"{problem}\n{source}"
+        return torch.load(path + ".out")
+
+    yield call
+    worker.stdin.close()
+    worker.wait(timeout=30)
 
 
 @pytest.fixture(scope="session")

@@ -105,7 +105,8 @@ def _warps(elements: int) -> int:
 
 
 def _around(middle: int, low: int, high: int, factors: tuple[float, ...]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(int(middle * f) for f in factors if low <= middle * f <= high))
+    found = dict.fromkeys(int(middle * f) for f in factors if low <= middle * f <= high)
+    return tuple(found) or (min(max(middle, low), high),)
 
 
 def _pointwise_axes(shape: _Shape) -> Axes:
@@ -115,7 +116,7 @@ def _pointwise_axes(shape: _Shape) -> Axes:
     if shape.tiled:
         found["rows"], found["block"] = (32, 64, 16, 128), (64, 32, 128, 16)
     else:
-        found["block"] = _around(block, 16, min(shape.padded, 8192), (1, 2, 0.5, 4, 8))
+        found["block"] = _around(block, 16, max(16, min(shape.padded, 8192)), (1, 2, 0.5, 4, 8))
         found["rows"] = _around(rows, 1, 128, (1, 2, 0.5, 4, 0.25)) if shape.rows > 1 else (1,)
     found["warps"] = _TILE_WARPS
     found["persistent"], found["stages"] = (0, 8, 4, 2), (1, 2, 3)

@@ -21,9 +21,7 @@ _PROGRAMS = '''def programs(tensor, tiles, each):
     if tensor.device.type != "cuda":
         return tiles
     return min(tiles, each * torch.cuda.get_device_properties(tensor.device).multi_processor_count)'''
-_CLAMPED = (
-    "An index read from a tensor is moved inside it before it is used: the kernel checks none, and reads no other."
-)
+_CLAMPED = "An index outside its tensor is taken for the nearest one inside: no other memory is read, no error raised."
 
 
 def kernel_file(task: Task, plan: Plan, schedule: TritonSchedule) -> str:
