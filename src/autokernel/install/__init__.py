@@ -3,7 +3,8 @@
 kernel.py    load(source) -> launch, in this process: a winner has been judged, and the user asked for it
 ops.py       operator(winner, original) -> a registered torch.library operator with guards and fallback
 backend.py   install(model, winners, mode) -> Installed, callable like the model
-compiling.py torch.compile without sharing caches between several installs of one model
+compiling.py modes and baselines; torch.compile without sharing caches between several installs of one model
+graphs.py    a model replayed as a CUDA graph without a compiler
 saved.py     RUN/winners.json: what was kept, and load_winners(run)
 """
 

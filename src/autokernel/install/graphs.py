@@ -52,6 +52,7 @@ class EagerGraphs:
         self._owner = owner
         self._keep = keep_outputs
         self._graphs: list[_Graph] = []
+        self._refused: list[tuple[tuple[Any, ...], Any, NotGraphable]] = []  # each is tried once
         self._lock = threading.Lock()  # one set of inputs: two threads may not fill it at once
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,8 +62,7 @@ class EagerGraphs:
         with self._lock:
             graph = self._find(layout, spec)
             if graph is None:
-                graph = self._capture(leaves, layout, spec)
-                self._graphs.append(graph)
+                graph = self._captured(leaves, layout, spec)
             for mine, given in zip(graph.inputs, tensors, strict=True):
                 mine.copy_(given)
             graph.graph.replay()
@@ -76,6 +76,18 @@ class EagerGraphs:
                 self._graphs.remove(graph)
                 return None
         return None
+
+    def _captured(self, leaves: Sequence[Any], layout: tuple[Any, ...], spec: Any) -> _Graph:
+        for refused_layout, refused_spec, error in self._refused:
+            if refused_layout == layout and refused_spec == spec:
+                raise error
+        try:
+            graph = self._capture(leaves, layout, spec)
+        except NotGraphable as error:
+            self._refused.append((layout, spec, NotGraphable(**error.values)))
+            raise
+        self._graphs.append(graph)
+        return graph
 
     def _capture(self, leaves: Sequence[Any], layout: tuple[Any, ...], spec: Any) -> _Graph:
         _refuse(leaves)
@@ -96,6 +108,7 @@ class EagerGraphs:
                 raise NotGraphable(detail="it changes its inputs")
             graph = torch.cuda.CUDAGraph()
             outputs = _record(graph, lambda: self._call(*args, **kwargs))
+        _refuse_opaque(pytree.tree_leaves(outputs), "an output")
         return _Graph(graph, layout, spec, inputs, outputs, _held(self._owner))
 
 
@@ -147,9 +160,14 @@ def _refuse(leaves: Sequence[Any]) -> None:
         raise NotGraphable(detail=f"an input is on {elsewhere[0]}")
     if not tensors:
         raise NotGraphable(detail="it has no tensor among its inputs")
+    _refuse_opaque(leaves, "an input")
+
+
+def _refuse_opaque(leaves: Sequence[Any], what: str) -> None:
+    """An object that PyTorch can't take apart may hold tensors that nobody copies."""
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, *_PLAIN)):
-            raise NotGraphable(detail=f"an input is a {type(leaf).__name__}, whose state a graph can't hold")
+            raise NotGraphable(detail=f"{what} is a {type(leaf).__name__}, which can't be taken apart")
 
 
 def _layout(leaf: Any) -> Any:
