@@ -88,7 +88,7 @@ def check_judging(proposer: str, isolation: Literal["auto", "bubblewrap", "plain
     from autokernel.languages.cpp import compiler
 
     if device_class(device) == "cuda":
-        get_language("triton")
+        getattr(get_language("triton"), "start", lambda: None)()
     elif proposer == "search":
         compiler.version(compiler.find())
     Sandbox(isolation=isolation, threads=1, device=device)

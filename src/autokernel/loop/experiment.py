@@ -24,9 +24,10 @@ from autokernel.records import Decision, FirstIncumbent, Outcome, Proposal, Reas
 
 Baseline = Literal["eager", "inductor"]
 
-_CHOOSING_PAIRS = 4  # eager against Inductor: only to know which one to meet
-_BASELINE_PAIRS = 6  # a kept kernel against its first incumbent: whether it wins
-_OTHER_PAIRS = 3  # against the other of the two: a column of the journal
+# pairs by device class: a GPU's blocks repeat to half a percent, two CPU cores' to several
+_CHOOSING_PAIRS = {"cpu": 4, "cuda": 2}  # eager against Inductor: only to know which one to meet
+_BASELINE_PAIRS = {"cpu": 6, "cuda": 5}  # a kept kernel against its first incumbent: whether it wins
+_OTHER_PAIRS = {"cpu": 3, "cuda": 2}  # against the other of the two: a column of the journal
 _BEST_EVER_PAIRS = 12  # "not slower than the best ever" needs a narrow interval
 _LEVEL = 0.985  # one block's ratio at which a kernel may still be level with the incumbent
 
@@ -62,7 +63,7 @@ def first_incumbent(bench: Bench, state: TaskState) -> FirstIncumbent:
     kind: Baseline = "eager"
     timing, note = None, ""
     try:
-        timing = _compare(bench, state, Side(kind="eager"), Side(kind="inductor"), _CHOOSING_PAIRS)
+        timing = _compare(bench, state, Side(kind="eager"), Side(kind="inductor"), _CHOOSING_PAIRS[state.task.device_class])
         kind = "inductor" if timing.speedup > 1.0 else "eager"
     except (NotTimed, NotComputable) as error:
         note = f"Inductor can't be timed on this region: {error}"
@@ -188,7 +189,7 @@ def _with_baselines(bench: Bench, state: TaskState, source: str, verdict: Verdic
             found[kind] = against_it
             continue
         try:
-            pairs = _BASELINE_PAIRS if kind == first.kind else _OTHER_PAIRS
+            pairs = (_BASELINE_PAIRS if kind == first.kind else _OTHER_PAIRS)[state.task.device_class]
             timing = _compare(bench, state, Side(kind=kind), Side(kind="kernel", source=source), pairs)
         except (NotTimed, NotComputable) as error:
             warnings.append(f"not timed against {kind}: {error}")

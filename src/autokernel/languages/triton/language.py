@@ -114,6 +114,12 @@ class Triton:
             if not any(finding.fatal for finding in self.check(source)):
                 self._submit(source, task, target, ())
 
+    def start(self) -> None:
+        """Begin to start the compiling processes, which takes seconds, before there is something to compile."""
+        _require_triton()
+        with self._lock:
+            self._open()
+
     def isolation(self) -> fence.Isolation:
         """How the compiling processes are shut in. Raises `SandboxUnavailable`."""
         wanted = self._isolation or settings.load().isolation
