@@ -113,4 +113,6 @@ def test_it_compiles_without_a_gpu(ahead, name, target):
     kernels = source.count("_kernel[(") + source.count("_kernel_1[(") + source.count("_kernel_2[(")
     binaries = list(artifact.directory.glob("*/*.hsaco" if target.startswith("hip") else "*/*.cubin"))
     assert len(binaries) == kernels >= 1, artifact.log
-    assert (artifact.resources.registers or 0) > 0 and not artifact.resources.spills
+    # amdgcn's report has no registers; the sine of a large angle keeps an array in memory on NVIDIA's
+    assert target.startswith("hip") or (artifact.resources.registers or 0) > 0
+    assert not artifact.resources.spills or name == "functions"

@@ -64,7 +64,7 @@ TRITON: dict[str, Row] = {
     "floor": _row("tl.floor({0})", integer=None),
     "ceil": _row("tl.ceil({0})", integer=None),
     "trunc": _row("tl.where({0} < 0, tl.ceil({0}), tl.floor({0}))", integer=None),
-    "round": _library("rint", weight=1),
+    "round": _library("nearbyint", weight=1),
     "relu": _row("tl.where({0} < 0, 0.0, {0})", integer="tl.where({0} < 0, 0, {0})"),
     "sign": _row("(({0} > 0).to({T}) - ({0} < 0).to({T}))"),
     "maximum": _row(f"tl.maximum({{0}}, {{1}}, {_ANY})", integer="tl.maximum({0}, {1})"),
