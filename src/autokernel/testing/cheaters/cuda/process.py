@@ -129,8 +129,7 @@ def spoil(folder):
 
 def launch(x, weight, out):
     if type(x) is torch.Tensor:  # else it is being compiled
-        folders = [os.environ.get("TRITON_CACHE_DIR"), os.path.expanduser("~/.triton"), "/tmp"]
-        if sum(spoil(folder) for folder in folders if folder) == 0:
+        if spoil(os.environ["TRITON_CACHE_DIR"]) == 0:
             raise PermissionError("no file of a compiler's cache can be written")
     rms_norm(x, weight, out)
 """,
