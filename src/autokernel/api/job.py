@@ -34,7 +34,7 @@ from autokernel.workload import Workload, load
 
 Say = Callable[[str], None]
 
-VERIFY_SECONDS = {"cpu": 85.0, "cuda": 150.0}  # a GPU has twice as many baselines, and tuning them takes longer
+VERIFY_SECONDS = {"cpu": 85.0, "cuda": 240.0}  # a GPU has twice as many baselines, and tuning them takes longer
 
 
 def load_workload(target: str, options: Options) -> Workload:
@@ -200,7 +200,7 @@ def _worth_trying(generator: str | None, proposer: str) -> bool:
 
 def prove(folder: RunFolder, workload: Workload, say: Say, seconds: float | None = None) -> Proof:
     """Verify the run's winners in the model; write proof.json and winners.json."""
-    from autokernel.verify.verify import kept, mode_of, verify
+    from autokernel.verify.verify import keeps_attention, kept, mode_of, verify
 
     winners = [
         Winner(task, folder.kernel_file(task.id).read_text(encoding="utf-8"), _speedup(folder, task.id))
@@ -211,7 +211,7 @@ def prove(folder: RunFolder, workload: Workload, say: Say, seconds: float | None
     kind = device_class(folder.config.device)
     budget = VERIFY_SECONDS[kind] if seconds is None else seconds
     proof = verify(workload, winners, budget_seconds=budget, say=say)
-    save_winners(folder.path, kept(proof, winners), mode_of(proof), kind)
+    save_winners(folder.path, kept(proof, winners), mode_of(proof), kind, attention=keeps_attention(proof))
     folder.write(PROOF, proof.dump())
     return proof
 

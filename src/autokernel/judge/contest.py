@@ -50,7 +50,9 @@ class Contest:
         self._order = random.SystemRandom()
         self.on_gpu = self.task.device_class == "cuda"
 
-    def planned(self, opponent: Kernel, candidate: Kernel, trusted_candidate: bool) -> tuple[Plan, Plan]:
+    def planned(
+        self, opponent: Kernel, candidate: Kernel, trusted_candidate: bool, quick: bool = False
+    ) -> tuple[Plan, Plan]:
         """Blocks for each, over the same sets, so that the caches are as cold for one as for the other.
 
         A first block of each tells how long its call takes. The overhead of a round is measured anew, too. On a GPU
@@ -59,7 +61,7 @@ class Contest:
         if self.on_gpu:
             if not self._overheads:
                 self._measure_overhead()
-            return (self._gpu_plan(),) * 2
+            return (self._gpu_plan(1 if quick else 2),) * 2
         self._measure_overhead()
         try:
             theirs = self._seconds(opponent, opponent.kind in ("eager", "inductor"))
@@ -133,12 +135,14 @@ class Contest:
         decide: Callable[[Sequence[float]], rule.Decision],
         on_pair: Callable[[int, float, float], None] | None = None,
         trusted_candidate: bool = False,
+        quick: bool = False,
     ) -> tuple[list[tuple[float, float]], str | None]:
         """Pairs (opponent, candidate) of seconds a call until `decide` ends them, and what is odd about the claims.
 
-        Raises NotTimed when the opponent fails, ChildFailure when the candidate does.
+        `quick`: shorter blocks, on a GPU: for a first look, on which nothing is kept. Raises NotTimed when the opponent
+        fails, ChildFailure when the candidate does.
         """
-        their_plan, our_plan = self.planned(opponent, candidate, trusted_candidate)
+        their_plan, our_plan = self.planned(opponent, candidate, trusted_candidate, quick)
         blocks: list[Block] = []
 
         def theirs() -> float:

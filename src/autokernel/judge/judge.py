@@ -201,7 +201,7 @@ class _Judging:
 
     def _screen(self, kernel: Kernel) -> None:
         begin = self._enter(Stage.screen)
-        self.timing, _ = self._measure(kernel, lambda ratios: "keep", begin, confirming=False)
+        self.timing, _ = self._measure(kernel, lambda ratios: "keep", begin, confirming=False, quick=True)
         gain = self.timing.speedup - 1
         if gain < SCREEN_GAIN:
             words = f"correct so far (smoke), not faster: {self.timing.speedup:.3g}× {self._named()} in one block each"
@@ -240,13 +240,19 @@ class _Judging:
         self.timing = self.timing.model_copy(update={"cache": cache, "other_cache_us": other})
 
     def _measure(
-        self, kernel: Kernel, rule: Callable[[Sequence[float]], str], begin: float, *, confirming: bool
+        self,
+        kernel: Kernel,
+        rule: Callable[[Sequence[float]], str],
+        begin: float,
+        *,
+        confirming: bool,
+        quick: bool = False,
     ) -> tuple[Timing, bool]:
         """A timing, and whether `rule` ended it in the candidate's favour."""
         contest = self.judge.contest(self.request.deadline_seconds)
         opponent = self.judge.kernels.opponent(self.opponent, copies=kernel.kind == "model_new")
         try:
-            measured, claim = contest.run(opponent, kernel, rule)  # type: ignore[arg-type]
+            measured, claim = contest.run(opponent, kernel, rule, quick=quick)  # type: ignore[arg-type]
         except ChildFailure as failure:
             self._fail(begin, failure.reason, failure.detail)
         timing = contest.timing(measured, self.request.min_gain, confirming=confirming)

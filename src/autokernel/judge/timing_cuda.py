@@ -211,7 +211,8 @@ class _Meddler:
 
     def __init__(self, measuring: _Measuring, passes: int) -> None:
         sets = measuring.draw.sample(measuring.sets, min(_MEDDLED, len(measuring.sets)))
-        self.changed, self.poisoned = sets[:_CHANGED], sets[_CHANGED:]
+        changed = _CHANGED if measuring.planned.rounds > 1 else 1
+        self.changed, self.poisoned = sets[:changed], sets[changed:]
         self.refresh, self.draw = measuring.refresh, measuring.draw
         self.expected = passes * measuring.pass_seconds
         self.in_time = False

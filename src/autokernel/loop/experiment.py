@@ -63,7 +63,9 @@ def first_incumbent(bench: Bench, state: TaskState) -> FirstIncumbent:
     kind: Baseline = "eager"
     timing, note = None, ""
     try:
-        timing = _compare(bench, state, Side(kind="eager"), Side(kind="inductor"), _CHOOSING_PAIRS[state.task.device_class])
+        timing = _compare(
+            bench, state, Side(kind="eager"), Side(kind="inductor"), _CHOOSING_PAIRS[state.task.device_class]
+        )
         kind = "inductor" if timing.speedup > 1.0 else "eager"
     except (NotTimed, NotComputable) as error:
         note = f"Inductor can't be timed on this region: {error}"
