@@ -34,7 +34,7 @@ from autokernel.workload import Workload, load
 
 Say = Callable[[str], None]
 
-VERIFY_SECONDS = {"cpu": 85.0, "cuda": 240.0}  # a GPU has twice as many baselines, and tuning them takes longer
+VERIFY_SECONDS = {"cpu": 85.0, "cuda": 300.0}  # a GPU has twice as many baselines, and tuning them takes longer
 
 
 def load_workload(target: str, options: Options) -> Workload:
@@ -55,6 +55,8 @@ def check(options: Options) -> None:
         raise DeviceUnavailable(device=options.device, detail="this version optimises for cpu and cuda.")
     if options.device not in ("cpu", "cuda") and not number.isdecimal():
         raise DeviceUnavailable(device=options.device, detail="that is no device: what follows the colon is a number.")
+    if kind == "cuda":
+        torch.cuda.set_device(int(number or 0))
     if options.budget_seconds <= 0:
         raise BadSetting(name="budget", value=options.budget_seconds, detail="not positive", instead="Use e.g. 3m.")
 
@@ -88,7 +90,10 @@ def check_judging(proposer: str, isolation: Literal["auto", "bubblewrap", "plain
     from autokernel.languages.cpp import compiler
 
     if device_class(device) == "cuda":
+        from autokernel.judge import inductor
+
         getattr(get_language("triton"), "start", lambda: None)()
+        inductor.start()
     elif proposer == "search":
         compiler.version(compiler.find())
     Sandbox(isolation=isolation, threads=1, device=device)

@@ -67,12 +67,15 @@ def prepare(
     reference: str, inputs: Sequence[TensorSpec], parameters: Sequence[str], threads: int, device: str = "cpu"
 ) -> Path:
     """The package of `reference` for these inputs, made now or before. Raises ValueError with the end of its log."""
+    import torch
+
     job = {
         "reference": reference,
         "parameters": list(parameters),
         "inputs": [[s.dtype, s.shape, s.stride] for s in inputs],
         "threads": threads,
         "device": device,
+        "index": torch.cuda.current_device() if device == "cuda" else 0,
     }
     folder = settings.cache_dir() / "inductor"
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,6 +117,13 @@ def _compile(job: dict[str, Any]) -> None:
         _server.close()
         _server = None
         raise
+
+
+def start() -> None:
+    """Begin to start the compiling process, whose imports take seconds, before there is something to compile."""
+    global _server
+    if _server is None or not _server.alive():
+        _server = _Server()
 
 
 class _Server:
@@ -169,6 +179,7 @@ _server: _Server | None = None
 
 def serve() -> None:
     """Entry of the compiling process: jobs as lines on stdin until it ends. Ends with the first job that fails."""
+
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a compiler prints is not an answer
     for line in sys.stdin:
@@ -240,6 +251,7 @@ def compile_on_gpu(job: dict[str, Any]) -> None:
     from autokernel.judge import generated
     from autokernel.judge.buffers import torch_dtype
 
+    torch.cuda.set_device(job["index"])
     config.compile_threads = 1
     config.fx_graph_cache = False
     caches = Path(job["package"]).with_suffix(".caches")

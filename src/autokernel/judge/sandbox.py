@@ -68,7 +68,21 @@ class Sandbox:
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
         self._child: Child | None = None
+        self._companion: Sandbox | None = None
         self._hidden = False
+
+    def companion(self) -> Sandbox:
+        """A second sandbox like this one, for a trusted child that stays; opened when first asked for."""
+        if self._companion is None:
+            made = Sandbox(
+                isolation=self.isolation,
+                threads=self.threads,
+                cpp_cache=self.cpp_cache,
+                memory_limit_bytes=self.memory_limit_bytes,
+                device=f"{self.device}:{self.index}" if self.device != "cpu" else "cpu",
+            )
+            self._companion = made.__enter__()
+        return self._companion
 
     def __enter__(self) -> Self:
         shut.hide_self()
@@ -87,6 +101,9 @@ class Sandbox:
 
     def close(self) -> None:
         """Kill every process of the sandbox; returns once they are gone."""
+        if self._companion is not None:
+            self._companion.close()
+            self._companion = None
         if self._child is not None:
             self._child.release()
             self._child = None
@@ -160,6 +177,10 @@ class Sandbox:
         return self._control is not None and self._process is not None and self._process.poll() is None
 
     def _start(self) -> None:
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.set_device(self.index)  # "cuda" means one device in this process, its children and compilers
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         protocol.stamp_senders(ours)
         with theirs, open(os.devnull, "r+b") as null:

@@ -68,8 +68,11 @@ def measure_block(
     deadline: float,
     overhead: float = 0.0,
     verify: Verify | None = None,
+    resident: Resident | None = None,
 ) -> Block:
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards; as `timing.measure_block`.
+
+    `resident`: for a trusted opponent, a child that stays for the blocks to come.
 
     `overhead`: the most that a round took besides its passes, as measured on a kernel of ours: what a kernel that
     dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts.
@@ -78,7 +81,31 @@ def measure_block(
     draw = random.SystemRandom()
     used = list(sets[: planned.sets])
     draw.shuffle(used)
-    return _Measuring(sandbox, kernel, used, planned, refresh, deadline, overhead, verify, draw).run()
+    return _Measuring(sandbox, kernel, used, planned, refresh, deadline, overhead, verify, draw, resident).run()
+
+
+class Resident:
+    """A trusted opponent's child, kept while the sets it was given are in use: loading it costs two seconds.
+
+    A sandbox holds one child at a time, so it needs one of its own.
+    """
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.child: Child | None = None
+        self.kernel: Kernel | None = None
+        self.pass_seconds = 0.0
+
+    def holds(self, kernel: Kernel, sets: Sequence[AnySet]) -> bool:
+        """Whether its child runs this kernel over exactly these sets, in whatever order."""
+        alive = self.child is not None and self.child.is_open and self.kernel == kernel
+        return alive and self.child is not None and {id(one) for one in self.child.sets} == {id(one) for one in sets}
+
+    def close(self) -> None:
+        """Before its sets are given back."""
+        if self.child is not None:
+            self.child.close()
+        self.child = self.kernel = None
 
 
 class _Measuring:
@@ -93,23 +120,37 @@ class _Measuring:
         overhead: float,
         verify: Verify | None,
         draw: random.SystemRandom,
+        resident: Resident | None,
     ) -> None:
         self.kernel, self.sets, self.planned, self.refresh = kernel, sets, planned, refresh
         self.deadline, self.overhead, self.verify, self.draw = deadline, overhead, verify, draw
         self.trusted = math.isinf(overhead)
         self.pass_seconds = 0.0
+        self.resident = resident
+        if resident is not None and resident.holds(kernel, sets) and resident.child is not None:
+            self.child: Child = resident.child
+            self.sets = list(self.child.sets)
+            self.pass_seconds = resident.pass_seconds
+            return
         self._prepare()
-        self.child: Child = sandbox.spawn(kernel, sets, deadline=deadline)
+        self.child = (resident.sandbox if resident else sandbox).spawn(kernel, sets, deadline=deadline)
 
     def run(self) -> Block:
+        done = False
         try:
-            self.child.loop(len(self.sets), self.deadline)
-            self._settle()
-            self._calibrate()
+            if not self.pass_seconds:
+                self.child.loop(len(self.sets), self.deadline)
+                self._settle()
+                self._calibrate()
             singles = [self._round(1)[0] for _ in range(SINGLES if self.planned.rounds > 1 else 1)]
             rounds = self._rounds()
+            done = True
         finally:
-            self.child.close()
+            if self.resident is None or not done:
+                self.child.close()
+        if self.resident is not None:
+            self.resident.child, self.resident.kernel = self.child, self.kernel
+            self.resident.pass_seconds = self.pass_seconds
         return self._block(singles, rounds)
 
     def _block(self, singles: Sequence[float], rounds: Sequence[tuple[int, float, float]]) -> Block:

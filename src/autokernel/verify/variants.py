@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -175,6 +176,9 @@ def _quietly() -> Iterator[None]:
     from torch._inductor import config, select_algorithm
 
     printing, select_algorithm.PRINT_AUTOTUNE = select_algorithm.PRINT_AUTOTUNE, False
+    log = logging.getLogger(select_algorithm.__name__)  # an error for every choice that doesn't fit the chip
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), config.patch(max_autotune_report_choices_stats=False):
             warnings.simplefilter("ignore", FallbackWarning)
@@ -182,6 +186,7 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         select_algorithm.PRINT_AUTOTUNE = printing
+        log.setLevel(level)
 
 
 def _warm(variant: Variant, workload: Workload, say: Say) -> Variant:
