@@ -205,12 +205,12 @@ def a_timing(candidate_us, floor_us):
     ],
 )
 def test_only_what_is_impossible_is_rejected_and_the_incredible_is_suspect(candidate_us, floor_us, wanted):
-    assert impossible(a_timing(candidate_us, floor_us), bound_us=1.0) is wanted
+    assert impossible(a_timing(candidate_us, floor_us), bound_us=1.0, below_floor=4.0) is wanted
 
 
 def test_one_pair_is_too_few_to_call_a_time_impossible():
     screened = a_timing(0.5, 10.0).model_copy(update={"pairs": 1})
-    assert impossible(screened, bound_us=1.0) is None
+    assert impossible(screened, bound_us=1.0, below_floor=4.0) is None
 
 
 def test_no_kernel_is_below_the_physical_bound(judge, sandbox):

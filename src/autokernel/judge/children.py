@@ -156,11 +156,6 @@ class Child:
         with contextlib.suppress(SandboxDied):  # then the zygote was killed, and everything below it: as asked
             self._sandbox.control(Control.kill)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be given commands: neither closed nor failed."""
-        return self._open
-
     # --- used by Sandbox ------------------------------------------------------------------------------------------
 
     def descriptors(self, stack: contextlib.ExitStack, job: dict[str, Any]) -> list[int]:

@@ -36,6 +36,8 @@ _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
 _VERIFIED_SETS = 4
 _MORE_AT_FIRST, _PASS_NOISE = 0.3, 6e-4
+# how far below the measured floor is suspect: a GPU's curve over sizes is measured with kernels in graphs, as here
+BELOW_FLOOR = {"cpu": 4.0, "cuda": 1.5}
 _LEAST_PAIRS_TO_JUDGE = 4  # one block may be off by anything on a busy machine
 
 
@@ -50,7 +52,6 @@ class Contest:
         self._overheads: deque[float] = deque(maxlen=5)
         self._order = random.SystemRandom()
         self.on_gpu = self.task.device_class == "cuda"
-        self._resident: timing_cuda.Resident | None = None
 
     def planned(
         self, opponent: Kernel, candidate: Kernel, trusted_candidate: bool, quick: bool = False
@@ -128,8 +129,6 @@ class Contest:
 
     def fresh_values(self) -> None:
         """New draws for every set: what a confirmation runs on has nothing in common with what came before."""
-        if self._resident is not None:  # it holds them, too
-            self._resident.close()
         self._sets.clear()
 
     def run(
@@ -230,14 +229,7 @@ class Contest:
             }  # fmt: skip
             if not self.on_gpu:
                 return measure_block(self.sandbox, kernel, self._sets, planned, **shared)
-            resident = self._residence() if kernel.kind == "inductor" and not kernel.copies else None
-            return timing_cuda.measure_block(self.sandbox, kernel, self._sets, planned, resident=resident, **shared)
-
-    def _residence(self) -> timing_cuda.Resident:
-        """Where Inductor's text stays loaded between blocks: that costs two seconds, and it is trusted."""
-        if self._resident is None:
-            self._resident = timing_cuda.Resident(self.sandbox.companion())
-        return self._resident
+            return timing_cuda.measure_block(self.sandbox, kernel, self._sets, planned, **shared)
 
     def _refresh(self) -> Refresh:
         if any(movable(spec.dtype, spec.domain) for spec in self.task.inputs):
@@ -304,16 +296,19 @@ def slower_at_first(blocks: Sequence[Block], sets: int) -> str | None:
     return f"{1e6 * first:.3g} µs a call on new values, {1e6 * repeat:.3g} µs on repeated ones: repeats skip work"
 
 
-def impossible(timing: Timing, bound_us: float) -> Reason | None:
-    """`time_impossible` when the candidate is faster than any kernel can be, or four times what the device reached.
-
-    Fewer than four pairs tell nothing of the kind.
+def impossible(timing: Timing, bound_us: float, below_floor: float) -> Reason | None:
+    """`time_impossible` when the candidate is faster than any kernel can be, `time_disagrees` when it takes less than
+    1/`below_floor` of what the device reached on its bytes and operations. Fewer than four pairs tell nothing.
     """
     if timing.pairs < _LEAST_PAIRS_TO_JUDGE:
         return None
     if timing.candidate_us < bound_us:
         return Reason.time_impossible
-    if timing.floor_us is not None and timing.candidate_us * 4 < timing.floor_us and not math.isinf(timing.floor_us):
+    if (
+        timing.floor_us is not None
+        and timing.candidate_us * below_floor < timing.floor_us
+        and not math.isinf(timing.floor_us)
+    ):
         return Reason.time_disagrees
     return None
 

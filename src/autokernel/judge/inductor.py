@@ -27,7 +27,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -236,25 +237,40 @@ def _function(job: dict[str, Any]) -> Any:
 
 
 def compile_on_gpu(job: dict[str, Any]) -> None:
-    """The text that Inductor generates for a GPU, run once, with the compiled and tuned kernels that this left behind.
+    """The fastest of a few texts that Inductor generates for a GPU, with the compiled and tuned kernels it needs.
 
-    The caches are this job's own: they are the package, and a fresh child compiles nothing.
+    Inductor tunes each kernel once, on a device that has just been idle, and was seen to choose one 1.3 to 2 times
+    slower than the choice it made on another day. An opponent must not be weak by accident: it is compiled twice, and
+    once with its wider search, and what is fastest in graphs, as the judge times, is packed. The caches in which its
+    kernels are found are each job's own, and part of the package: a fresh child compiles nothing.
     """
-    import shutil
+    import torch
 
+    from autokernel.judge import generated
+
+    torch.cuda.set_device(job["index"])
+    function = _function(job)
+    with tempfile.TemporaryDirectory(dir=Path(job["package"]).parent) as folder, torch.no_grad():
+        made = [_generated_on_gpu(job, function, Path(folder) / str(n), patch) for n, patch in enumerate(_SEARCHES)]
+        _, text, caches = min(made, key=lambda one: one[0])
+        generated.pack_caches(Path(job["package"]), text, caches)
+
+
+_SEARCHES: tuple[dict[str, Any], ...] = ({}, {}, {"max_autotune_pointwise": True})
+
+
+def _generated_on_gpu(
+    job: dict[str, Any], function: Any, caches: Path, patch: dict[str, Any]
+) -> tuple[float, str, Path]:
+    """Seconds a call, the text, and the caches that compiling and one run left behind."""
     import torch
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.utils import clear_inductor_caches
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from autokernel.judge import generated
     from autokernel.judge.buffers import torch_dtype
 
-    torch.cuda.set_device(job["index"])
-    config.compile_threads = 1
-    config.fx_graph_cache = False
-    caches = Path(job["package"]).with_suffix(".caches")
     for name, folder in (("TORCHINDUCTOR_CACHE_DIR", caches), ("TRITON_CACHE_DIR", caches / "triton")):
         os.environ[name] = str(folder)
     clear_inductor_caches()
@@ -264,17 +280,56 @@ def compile_on_gpu(job: dict[str, Any]) -> None:
         compiled.append(compile_fx_inner(*args, **kwargs))
         return compiled[-1]
 
-    function = _function(job)
-    with torch.no_grad(), torch.device("cuda"):
-        values = [_sample(torch.empty_strided(s, t, dtype=torch_dtype(d)).zero_()) for d, s, t in job["inputs"]]
+    def draw() -> list[Any]:
+        return [_sample(torch.empty_strided(s, t, dtype=torch_dtype(d)).zero_()) for d, s, t in job["inputs"]]
+
+    with torch.device("cuda"), config.patch({"compile_threads": 1, "fx_graph_cache": False, **patch}):
+        values = draw()
         graph = make_fx(function, tracing_mode="fake")(*values)
         run: Any = compile_fx(graph, list(values), inner_compile=keep)
-        wanted, found = _listed(function(*values)), _listed(run(*values))
+        _busy(0.2)  # clocks that have fallen make what is tuned first look slow
+        found, wanted = _listed(run(*values)), _listed(function(*values))
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2, equal_nan=True)
-        torch.cuda.synchronize()
+        seconds = _seconds_in_graphs(run, draw)
     (one,) = compiled
-    generated.pack_caches(Path(job["package"]), one.source_code, caches)
-    shutil.rmtree(caches, ignore_errors=True)
+    return seconds, one.source_code, caches
+
+
+def _busy(seconds: float) -> None:
+    import torch
+
+    side = torch.ones(2048, 2048, device="cuda")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(20):
+            torch.mm(side, side)
+        torch.cuda.synchronize()
+
+
+def _seconds_in_graphs(run: Any, draw: Callable[[], list[Any]]) -> float:
+    """Seconds a call over as many copies of the inputs as the judge would rotate, the least of a few blocks."""
+    import torch
+
+    from autokernel.judge import timing_cuda
+
+    cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    size = 2 * sum(value.numel() * value.element_size() for value in draw())  # outputs are about as large
+    sets = min(timing_cuda.plan(size, cache, cold=timing_cuda.is_cold(size, cache)).sets, 16)
+    copies = [draw() for _ in range(sets)]
+    graph, kept = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for one in copies:
+            kept.append(run(*one))
+    least = float("inf")
+    for _ in range(6):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(20):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        least = min(least, float(begin.elapsed_time(end)))
+    return least / 1e3 / (20 * sets)
 
 
 def _package_generated(function: Any, values: list[Any], package: Path) -> None:

@@ -20,7 +20,15 @@ from autokernel.errors import NotComputable, NotTimed
 from autokernel.judge import Opponent, Request
 from autokernel.judge.cases import Cases, serves
 from autokernel.judge.children import ChildFailure, Kernel
-from autokernel.judge.contest import CONFIRM_PAIRS, MOST_CONFIRM_PAIRS, Contest, exactly, impossible, keep_rule
+from autokernel.judge.contest import (
+    BELOW_FLOOR,
+    CONFIRM_PAIRS,
+    MOST_CONFIRM_PAIRS,
+    Contest,
+    exactly,
+    impossible,
+    keep_rule,
+)
 from autokernel.judge.kernels import Kernels
 from autokernel.judge.sandbox import Sandbox
 from autokernel.judge.seeds import Seeds
@@ -256,12 +264,12 @@ class _Judging:
         except ChildFailure as failure:
             self._fail(begin, failure.reason, failure.detail)
         timing = contest.timing(measured, self.request.min_gain, confirming=confirming)
-        suspicion = impossible(timing, contest.impossible_us())
+        suspicion = impossible(timing, contest.impossible_us(), BELOW_FLOOR["cuda" if contest.on_gpu else "cpu"])
         if suspicion is Reason.time_impossible:
             words = f"{timing.candidate_us:.3g} µs is less than this machine needs to move the task's bytes"
             self._fail(begin, suspicion, words)
         if suspicion is not None:
-            words = f"{timing.candidate_us:.3g} µs is a quarter of the measured floor, {timing.floor_us:.3g} µs"
+            words = f"{timing.candidate_us:.3g} µs is far below the measured floor, {timing.floor_us:.3g} µs"
             self._fail(begin, suspicion, words, Outcome.suspect)
         if claim is not None:
             self._fail(begin, Reason.time_disagrees, claim, Outcome.suspect)

@@ -68,21 +68,7 @@ class Sandbox:
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
         self._child: Child | None = None
-        self._companion: Sandbox | None = None
         self._hidden = False
-
-    def companion(self) -> Sandbox:
-        """A second sandbox like this one, for a trusted child that stays; opened when first asked for."""
-        if self._companion is None:
-            made = Sandbox(
-                isolation=self.isolation,
-                threads=self.threads,
-                cpp_cache=self.cpp_cache,
-                memory_limit_bytes=self.memory_limit_bytes,
-                device=f"{self.device}:{self.index}" if self.device != "cpu" else "cpu",
-            )
-            self._companion = made.__enter__()
-        return self._companion
 
     def __enter__(self) -> Self:
         shut.hide_self()
@@ -101,9 +87,6 @@ class Sandbox:
 
     def close(self) -> None:
         """Kill every process of the sandbox; returns once they are gone."""
-        if self._companion is not None:
-            self._companion.close()
-            self._companion = None
         if self._child is not None:
             self._child.release()
             self._child = None

@@ -41,7 +41,7 @@ SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1
 SINGLES = 6
 QUICK = 0.5  # how much shorter a block of one round each is: it tells whether a look is worth it, no more
 _MEDDLED = 8  # sets that are touched while a round runs
-_CHANGED = 3  # of these, sets that get new values
+_CHANGED = 2  # of these, sets that get new values
 _ATTEMPTS = 3
 
 
@@ -68,11 +68,9 @@ def measure_block(
     deadline: float,
     overhead: float = 0.0,
     verify: Verify | None = None,
-    resident: Resident | None = None,
 ) -> Block:
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards; as `timing.measure_block`.
 
-    `resident`: for a trusted opponent, a child that stays for the blocks to come.
 
     `overhead`: the most that a round took besides its passes, as measured on a kernel of ours: what a kernel that
     dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts.
@@ -81,31 +79,7 @@ def measure_block(
     draw = random.SystemRandom()
     used = list(sets[: planned.sets])
     draw.shuffle(used)
-    return _Measuring(sandbox, kernel, used, planned, refresh, deadline, overhead, verify, draw, resident).run()
-
-
-class Resident:
-    """A trusted opponent's child, kept while the sets it was given are in use: loading it costs two seconds.
-
-    A sandbox holds one child at a time, so it needs one of its own.
-    """
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self.sandbox = sandbox
-        self.child: Child | None = None
-        self.kernel: Kernel | None = None
-        self.pass_seconds = 0.0
-
-    def holds(self, kernel: Kernel, sets: Sequence[AnySet]) -> bool:
-        """Whether its child runs this kernel over exactly these sets, in whatever order."""
-        alive = self.child is not None and self.child.is_open and self.kernel == kernel
-        return alive and self.child is not None and {id(one) for one in self.child.sets} == {id(one) for one in sets}
-
-    def close(self) -> None:
-        """Before its sets are given back."""
-        if self.child is not None:
-            self.child.close()
-        self.child = self.kernel = None
+    return _Measuring(sandbox, kernel, used, planned, refresh, deadline, overhead, verify, draw).run()
 
 
 class _Measuring:
@@ -120,37 +94,24 @@ class _Measuring:
         overhead: float,
         verify: Verify | None,
         draw: random.SystemRandom,
-        resident: Resident | None,
     ) -> None:
         self.kernel, self.sets, self.planned, self.refresh = kernel, sets, planned, refresh
         self.deadline, self.overhead, self.verify, self.draw = deadline, overhead, verify, draw
         self.trusted = math.isinf(overhead)
         self.pass_seconds = 0.0
-        self.resident = resident
-        if resident is not None and resident.holds(kernel, sets) and resident.child is not None:
-            self.child: Child = resident.child
-            self.sets = list(self.child.sets)
-            self.pass_seconds = resident.pass_seconds
-            return
+        self.verify_at = draw.randrange(planned.rounds)  # the long round after which values are compared: a secret
         self._prepare()
-        self.child = (resident.sandbox if resident else sandbox).spawn(kernel, sets, deadline=deadline)
+        self.child: Child = sandbox.spawn(kernel, sets, deadline=deadline)
 
     def run(self) -> Block:
-        done = False
         try:
-            if not self.pass_seconds:
-                self.child.loop(len(self.sets), self.deadline)
-                self._settle()
-                self._calibrate()
+            self.child.loop(len(self.sets), self.deadline)
+            self._settle()
+            self._calibrate()
             singles = [self._round(1)[0] for _ in range(SINGLES if self.planned.rounds > 1 else 1)]
             rounds = self._rounds()
-            done = True
         finally:
-            if self.resident is None or not done:
-                self.child.close()
-        if self.resident is not None:
-            self.resident.child, self.resident.kernel = self.child, self.kernel
-            self.resident.pass_seconds = self.pass_seconds
+            self.child.close()
         return self._block(singles, rounds)
 
     def _block(self, singles: Sequence[float], rounds: Sequence[tuple[int, float, float]]) -> Block:
@@ -185,15 +146,18 @@ class _Measuring:
         kinds = [short, long] * self.planned.rounds
         self.draw.shuffle(kinds)
         found: list[tuple[int, float, float]] = []
-        seen = False
+        seen, longs = False, 0
         for passes in kinds:
-            meddler = _Meddler(self, passes) if passes == long and not self.trusted else None
+            meddler = None
+            if passes == long and not self.trusted:
+                meddler = _Meddler(self, passes, verifies=longs == self.verify_at)
+                longs += 1
             found.append((passes, *self._round(passes, meddler)))
-            seen = seen or (meddler is not None and meddler.in_time)
+            seen = seen or (meddler is not None and meddler.verifies and meddler.in_time)
         for _ in range(_ATTEMPTS):
             if seen or self.trusted:
                 return found
-            meddler = _Meddler(self, long)
+            meddler = _Meddler(self, long, verifies=True)
             self._round(long, meddler)
             seen = meddler.in_time
         raise ChildFailure(Reason.harness, "this process was too slow to look into a timed round")
@@ -232,8 +196,8 @@ class _Measuring:
                 raise ChildFailure(Reason.input_changed, f"input {changed[0]} was changed in a timed loop")
             if meddler.in_time and _on_gpu(one).untouched():
                 raise ChildFailure(Reason.not_written, "outputs that it had written before were not written again")
-        if meddler.in_time and self.verify is not None:
-            self.verify(meddler.changed)
+        if meddler.in_time and meddler.verifies and self.verify is not None:
+            self.verify([*meddler.changed, *meddler.poisoned[:1]])
 
     def _settle(self) -> None:
         """Nothing may be written once a round is over, however the device goes on."""
@@ -248,9 +212,13 @@ class _Measuring:
 
 
 class _Meddler:
-    """New values and poison in some sets while a round runs. `in_time`: early enough for the round's last pass."""
+    """New values and poison in some sets while a round runs. `in_time`: early enough for the round's last pass.
 
-    def __init__(self, measuring: _Measuring, passes: int) -> None:
+    `verifies`: values are compared afterwards.
+    """
+
+    def __init__(self, measuring: _Measuring, passes: int, *, verifies: bool) -> None:
+        self.verifies = verifies
         sets = measuring.draw.sample(measuring.sets, min(_MEDDLED, len(measuring.sets)))
         changed = _CHANGED if measuring.planned.rounds > 1 else 1
         self.changed, self.poisoned = sets[:changed], sets[changed:]

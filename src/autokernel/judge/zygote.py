@@ -54,11 +54,13 @@ def main(argument: str) -> NoReturn:
 def _preload() -> None:
     """What children on a GPU need, loaded without a CUDA context: Triton, and what Inductor's texts import."""
     from cuda.bindings import driver  # noqa: F401
+    from torch._inductor.codecache import torch_key
     from triton.runtime import cache
 
     from autokernel.judge import child_cuda  # noqa: F401
 
-    cache.triton_key()  # hashes the compiler's own files; remembered
+    torch_key()  # these two read all files of their packages, which takes a second or two, and remember what they found
+    cache.triton_key()
 
 
 class Zygote:
