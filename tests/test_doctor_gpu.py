@@ -79,6 +79,6 @@ def test_a_guest_that_only_claims_to_have_written_is_found_out():
 
 def test_the_sandbox_line_follows_what_bubblewrap_does(lines):
     if lines["gpu sandbox"]["status"] == "ok":
-        assert ipc.probe(prefix=gpu._bubblewrap()) is None
+        assert ipc.probe(prefix=shut_in("cuda")) is None
     else:
         assert "bubblewrap" in lines["gpu sandbox"]["found"]

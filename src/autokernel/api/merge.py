@@ -16,19 +16,38 @@ def merge(profiles: Sequence[Profile], weights: Sequence[float]) -> Profile:
         return profiles[0]
     parts = [weight / sum(weights) for weight in weights]
     total = sum(part * profile.total_us for part, profile in zip(parts, profiles, strict=True))
-    regions = sorted(_regions(profiles, parts, total), key=lambda row: (-row.recoverable_us, -row.time_us, row.title))
+    regions = sorted(_regions(profiles, parts, total), key=_rank)
+    busy = [profile.total_us if profile.busy_us is None else profile.busy_us for profile in profiles]
     return profiles[0].model_copy(
         update={
             "total_us": total,
             "uninstrumented_us": sum(
                 part * profile.uninstrumented_us for part, profile in zip(parts, profiles, strict=True)
             ),
-            "attributed": sum(row.time_us for row in regions) / total,
+            "attributed": _mean(parts, [p.attributed * b for p, b in zip(profiles, busy, strict=True)])
+            / _mean(parts, busy),
+            "busy_us": _mean_or_none(parts, [profile.busy_us for profile in profiles]),
+            "gaps_us": _mean_or_none(parts, [profile.gaps_us for profile in profiles]),
+            "notes": tuple(dict.fromkeys(text for profile in profiles for text in profile.notes)),
             "regions": tuple(regions),
             "lines": tuple(sorted(_lines(profiles, parts, total), key=lambda row: -row.time_us)),
             "skipped": tuple(dict.fromkeys(text for profile in profiles for text in profile.skipped)),
         }
     )
+
+
+def _rank(row: RegionRow) -> tuple[bool, float, float, str]:
+    """Most recoverable time first; the time between a GPU's kernels, which no kernel can shorten, last."""
+    return row.kind == "gap", -row.recoverable_us, -row.time_us, row.title
+
+
+def _mean(parts: Sequence[float], values: Sequence[float]) -> float:
+    return sum(part * value for part, value in zip(parts, values, strict=True))
+
+
+def _mean_or_none(parts: Sequence[float], values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _mean(parts, known) if len(known) == len(parts) else None
 
 
 def _regions(profiles: Sequence[Profile], parts: Sequence[float], total: float) -> list[RegionRow]:

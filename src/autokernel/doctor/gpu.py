@@ -168,19 +168,13 @@ def _sandbox_line() -> Check:
     if shutil.which("bwrap") is None:
         remedy = "Install it (`apt-get install bubblewrap`); until then kernels are judged in plain child processes."
         return Check("gpu sandbox", "warn", "not tried: bubblewrap is not installed", remedy)
-    problem = ipc.probe(prefix=_bubblewrap())
+    from autokernel.judge.isolation import shut_in
+
+    problem = ipc.probe(prefix=shut_in("cuda"))  # exactly what a judged child is run under
     if problem is None:
         return Check("gpu sandbox", "ok", "CUDA and CUDA IPC work inside bubblewrap")
     remedy = "Kernels are judged in plain child processes; allow user namespaces, and check access to /dev/nvidia*."
     return Check("gpu sandbox", "warn", f"CUDA does not work inside bubblewrap: {problem}", remedy)
-
-
-def _bubblewrap() -> list[str]:
-    command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
-    command += ["--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    for node in _nodes():
-        command += ["--dev-bind", str(node), str(node)]
-    return [*command, "--"]
 
 
 def _ask(program: str, *arguments: str, environment: dict[str, str] | None = None) -> dict[str, Any]:

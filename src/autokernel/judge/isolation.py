@@ -138,6 +138,11 @@ def bubblewrap_problem() -> str | None:
     return None
 
 
+def shut_in(device: str) -> list[str]:
+    """What stands before a command line that runs as children on this device do, under bubblewrap."""
+    return _bubblewrap(None, device)
+
+
 def _bubblewrap(cpp_cache: Path | None, device: str = "cpu") -> list[str]:
     arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]

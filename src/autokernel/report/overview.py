@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from autokernel.records import BaselineRow, Proof, WinnerRow
+from autokernel.records import AttentionRow, BaselineRow, Proof, WinnerRow
 from autokernel.report import units
 from autokernel.report.usefile import use_lines
 from autokernel.report.view import RunView, Standing, model_gain, standings
@@ -98,8 +98,23 @@ def _end_to_end(proof: Proof) -> Iterable[RenderableType]:
     yield made
     yield Text()
     yield from _outputs(proof)
+    if proof.attention is not None:
+        yield _attention(proof.attention)
     for note in proof.notes:
         yield Text(f"note: {note}", style="dim")
+
+
+def _attention(row: AttentionRow) -> Text:
+    """What was done to attention that stays in the graph, and whether it pays."""
+    text = Text(f"Attention: {'; '.join(row.sites) or 'left as it is'} – ")
+    if row.in_model is not None:
+        text.append(
+            f"{units.times(row.in_model)} {units.interval(row.ci_low, row.ci_high)} in the model, ".replace("  ", " ")
+        )
+    text.append("kept" if row.kept else "taken out", style="green" if row.kept else "yellow")
+    if row.note:
+        text.append(f" ({row.note})")
+    return text
 
 
 def _in_words(row: BaselineRow) -> str:
@@ -133,6 +148,8 @@ def _result(view: RunView, proof: Proof) -> Iterable[RenderableType]:
             f" – {units.count(len(kept), 'kernel')} in the model, seen to run {units.count(calls, 'time')} in one call",
             style="default not bold",
         )
+    elif proof.result == "gain":
+        text.append(" – by rewritten attention alone, no kernel of ours stays", style="default not bold")
     text.append(f"\nRecommended: {proof.recommended}", style="default")
     yield text
     since = sum(trial.finished_at > proof.finished_at for trial in view.trials)
