@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from autokernel.doctor import gpu, ipc
+from autokernel.doctor import ipc
+from autokernel.judge.isolation import shut_in
 
 pytestmark = pytest.mark.gpu
 

@@ -23,7 +23,7 @@ import secrets
 import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -159,7 +159,7 @@ class BufferSet:
             self._bytes[low:high] = self._canary
 
     @classmethod
-    def create(cls, inputs: Sequence[Tensor], outputs: Sequence[TensorSpec]) -> BufferSet:
+    def create(cls, inputs: Sequence[Tensor], outputs: Sequence[TensorSpec]) -> Self:
         """A set with a copy of `inputs` (CPU tensors) and outputs poisoned with pattern 0.
 
         An input keeps dtype, shape, stride, storage offset and its address modulo 64; an output's data begins

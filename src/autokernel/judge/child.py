@@ -128,7 +128,7 @@ def _mapped(job: dict[str, Any], fds: Sequence[int]) -> list[tuple[list[Tensor],
     from autokernel.judge import child_cuda
 
     child_cuda.begin(job)
-    return [child_cuda.map_layout(layout) for layout in layouts]
+    return child_cuda.map_layouts(layouts, fds)
 
 
 def _serve(channel: socket.socket, runner: Runner | GraphRunner) -> None:

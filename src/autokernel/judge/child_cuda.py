@@ -6,6 +6,7 @@ the outputs.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -37,18 +38,43 @@ def begin(job: dict[str, Any]) -> None:
     torch.empty(1, device="cuda")  # the context itself
 
 
-def map_layout(layout: Layout) -> tuple[list[Tensor], list[Tensor]]:
-    """Inputs and outputs of a set, in the parent's memory."""
-    assert layout.handle is not None
-    memory = over(open_handle(layout.handle), layout.size)
-    return [device_view(memory, s) for s in layout.inputs], [device_view(memory, s) for s in layout.outputs]
+def map_layouts(layouts: Sequence[Layout], fds: Sequence[int]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Inputs and outputs of each set: in the parent's device memory, or (a set without a handle) in copies of what the
+    descriptors, one each, name."""
+    left = iter(fds)
+    found = []
+    for layout in layouts:
+        if layout.handle is not None:
+            memory = over(open_handle(layout.handle), layout.size)
+        else:
+            shared = mmap.mmap(next(left), layout.size, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            host = torch.frombuffer(shared, dtype=torch.uint8, count=layout.size)
+            memory = torch.empty(layout.size, dtype=torch.uint8, device="cuda")
+            _copied.append((host, memory))
+        views = [device_view(memory, s) for s in layout.inputs], [device_view(memory, s) for s in layout.outputs]
+        found.append(views)
+    return found
+
+
+_copied: list[tuple[Tensor, Tensor]] = []  # shared memory of the CPU, and its copy on the device
+
+
+def _to_device() -> None:
+    for host, memory in _copied:
+        memory.copy_(host)
+
+
+def _to_host() -> None:
+    for host, memory in _copied:
+        host.copy_(memory)
 
 
 class GraphRunner:
     """Launches over the sets, waited for; and passes over all of them, captured once. `remark`: why not captured."""
 
     def __init__(self, calls: Sequence[Call], flush: Call | None) -> None:
-        self.calls, self.flush = list(calls), flush
+        self.calls = list(calls)
+        self.flush = _flushing(flush) if flush is not None else None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.remark = ""
 
@@ -87,15 +113,25 @@ class GraphRunner:
         self.graph = graph
 
 
+def _flushing(flush: Call) -> Call:
+    def both() -> None:
+        flush()
+        _to_host()
+
+    return both
+
+
 def _repeat(call: Call, count: int) -> None:
     for _ in range(count):
         call()
 
 
 def _timed(work: Call) -> float:
+    _to_device()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     work()
     end.record()
     torch.cuda.synchronize()
+    _to_host()
     return max(float(begin.elapsed_time(end)), 0.0) / 1e3

@@ -223,7 +223,7 @@ class Contest:
         with one_thread():
             while len(self._sets) < planned.sets:
                 inputs = draw(self.task, self.cases.seed("timed inputs"))
-                self._sets.append(create_set(inputs, self.task.outputs, self.task.device_class))
+                self._sets.append(create_set(inputs, self.task.outputs, self.task.device_class, self.sandbox.transport))
             shared: dict[str, Any] = {
                 "refresh": self._refresh(), "deadline": self.deadline, "overhead": overhead, "verify": verify,
             }  # fmt: skip
@@ -241,10 +241,11 @@ class Contest:
             self._verify_set(chosen)
 
     def _verify_set(self, chosen: AnySet) -> None:
-        inputs = [value.clone() for value in chosen.inputs]
+        where = self.task.device_class
+        inputs = [value.to(where, copy=True) for value in chosen.inputs]
         expected = self.cases.oracle(self.task, inputs, None).expect(inputs, self.cases.seed("noise"))
         for spec, output, wanted in zip(self.task.outputs, chosen.outputs, expected, strict=True):
-            found = compare(spec.name, output, wanted)
+            found = compare(spec.name, output.to(where), wanted)
             if found.reason is not None:
                 raise ChildFailure(found.reason, f"in a timed round: {found.explanation}")
 

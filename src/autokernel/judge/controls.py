@@ -70,6 +70,7 @@ WRONG_GPU = _TRITON.format(what="a control that must fail", result="tl.where(row
 
 def check_controls(sandbox: Sandbox, seeds: Seeds) -> tuple[Verdict, Verdict]:
     """The verdicts on the two controls. Raises JudgeUnsound when one is not what it must be; NoCompiler."""
+    sandbox.settle_transport()
     judge = Judge(_task(sandbox.device), sandbox, seeds=seeds)
     sources = (RIGHT, WRONG) if sandbox.device == "cpu" else (RIGHT_GPU, WRONG_GPU)
     right, wrong = (judge.verdict(source, Opponent("eager"), Request(level="correctness")) for source in sources)

@@ -53,6 +53,11 @@ _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory")
 
+_COPIED = (
+    "inputs and outputs were copied through host memory, since CUDA IPC is refused here: "
+    "nothing could be changed or poisoned while a timed round ran"
+)
+
 OnStage = Callable[[StageResult], None]
 
 
@@ -127,7 +132,7 @@ class _Judging:
         self.judge, self.source, self.opponent, self.request = judge, source, opponent, request
         self.begin = time.monotonic()
         self.results: list[StageResult] = []
-        self.warnings: list[str] = []
+        self.warnings: list[str] = [_COPIED] if judge.sandbox.transport == "host" else []
         self.resources = Resources()
         self.timing: Timing | None = None
         self.stages: Stages | None = None

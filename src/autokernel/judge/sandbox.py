@@ -64,6 +64,7 @@ class Sandbox:
         self.threads, self.cpp_cache, self.memory_limit_bytes = threads, cpp_cache, memory_limit_bytes
         self.device, _, number = device.partition(":")
         self.index = int(number or 0)
+        self.transport: Literal["ipc", "host"] = "ipc"  # how a GPU's buffers are shared; see `settle_transport`
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
@@ -120,6 +121,30 @@ class Sandbox:
                 self.control(Control.fork, fds)
         child.begin(nonce, until)
         return child
+
+    def settle_transport(self) -> None:
+        """On a GPU: find out, by trying, whether a child can open this process's device memory; else copies it is."""
+        if self.device == "cpu":
+            return
+        import torch
+
+        from autokernel.judge.cuda_buffers import CudaSet
+        from autokernel.judge.cuda_memory import DriverError
+        from autokernel.records import TensorSpec
+
+        out = TensorSpec(name="out", dtype="int32", shape=(4,), stride=(1,))
+        source = "def launch(x, out):\n    out.copy_(x + 1)\n"
+        try:
+            shared = CudaSet.create([torch.zeros(4, dtype=torch.int32, device="cuda")], [out])
+            child = self.spawn(Kernel("source", source), [shared], deadline=START_SECONDS)
+            try:
+                child.call(0, START_SECONDS)
+            finally:
+                child.close()
+            works = shared.outputs[0].tolist() == [1, 1, 1, 1]
+        except (DriverError, ChildFailure):
+            works = False
+        self.transport = "ipc" if works else "host"
 
     def control(self, operation: Control, fds: Sequence[int] = ()) -> Ack:
         """One command to the zygote. Raises SandboxDied after killing it if it doesn't answer."""

@@ -140,7 +140,7 @@ class Stages:
                 child.call(0, self.deadline)
                 seconds = min(seconds, time.monotonic() - begin)
                 self._undamaged(sets[0], case)
-                again = [output.clone() for output in sets[0].outputs]
+                again = self._outputs(sets[0])
                 if not all(_bits_equal(one, now) for one, now in zip(first, again, strict=True)):
                     self._values(again, case, [], True)
                     self._same(first, again, case)
@@ -207,7 +207,8 @@ class Stages:
 
     def _spawn(self, cases: Sequence[Case]) -> tuple[Child, list[AnySet]]:
         device = self.cases.task.device_class
-        sets = [create_set(case.inputs, case.task.outputs, device) for case in cases]
+        transport = self.sandbox.transport
+        sets = [create_set(case.inputs, case.task.outputs, device, transport) for case in cases]
         try:
             return self.sandbox.spawn(self.kernel, sets, deadline=self.deadline), sets
         except ChildFailure as failure:
@@ -227,9 +228,13 @@ class Stages:
         unwritten = buffers.unwritten()
         if any(bool(mask.any()) for mask in unwritten):
             self._written(child, buffers, index, case, (unwritten, buffers.holding(1)))
-        outputs = [output.clone() for output in buffers.outputs]
+        outputs = self._outputs(buffers)
         self._values(outputs, case, earlier, keep)
         return outputs
+
+    def _outputs(self, buffers: AnySet) -> list[Tensor]:
+        """Copies, where the expected values are."""
+        return [output.to(self.cases.task.device_class, copy=True) for output in buffers.outputs]
 
     def _undamaged(self, buffers: AnySet, case: Case) -> None:
         damaged = buffers.canaries_intact()
