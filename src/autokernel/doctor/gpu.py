@@ -173,7 +173,7 @@ def _sandbox_line() -> Check:
     problem = ipc.probe(prefix=shut_in("cuda"))  # exactly what a judged child is run under
     if problem is None:
         return Check("gpu sandbox", "ok", "CUDA and CUDA IPC work inside bubblewrap")
-    remedy = "Kernels are judged in plain child processes; allow user namespaces, and check access to /dev/nvidia*."
+    remedy = "Allow user namespaces, and check access to /dev/nvidia*; until then kernels are judged in plain children."
     return Check("gpu sandbox", "warn", f"CUDA does not work inside bubblewrap: {problem}", remedy)
 
 

@@ -19,7 +19,15 @@ children.py   one child as the parent sees it: commands, deadlines, the parent's
 samples.py    what is in the outputs at "done"
 protocol.py   fixed-size binary records between parent and child
 buffers.py    shared memory with canaries and poison
+sets.py       a set of buffers where a task runs
+generated.py  runs a text that Inductor generated
 child.py      the one file that runs candidate code
+
+On a GPU:
+timing_cuda.py   one timed block: passes as CUDA graphs, values changed while they run
+cuda_buffers.py  a set in device memory; cuda_memory.py: allocations of its own, shared by CUDA IPC
+host_buffers.py  a set copied through host memory, where IPC is refused
+child_cuda.py    the child's side: opened memory, graphs
 controls.py   one control that must pass and one that must fail
 """
 

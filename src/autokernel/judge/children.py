@@ -65,6 +65,7 @@ class Kernel:
     artifact: Path | None = None
     copies: bool = False
     caches: tuple[tuple[str, Path], ...] = ()
+    note: str = ""  # what the compiler could not do ahead
 
     @property
     def flushes(self) -> bool:

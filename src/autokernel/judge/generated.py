@@ -1,4 +1,5 @@
-"""Runs a module that Inductor generated, without importing Inductor (which costs seconds in every fresh process).
+"""Runs a module that Inductor generated: on the CPU without importing Inductor (which costs seconds in every fresh
+process), on a GPU with its runtime, which the zygote has loaded.
 
 What `torch.compile` makes for a graph on the CPU is a Python text with a function `call(inputs)`, and a C++ library for
 each fused loop. `torch.compile` runs exactly these; what it puts around them (guards, AOTAutograd's prologue) is left

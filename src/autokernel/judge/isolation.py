@@ -119,14 +119,23 @@ def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
     return made
 
 
+_PROBES = {
+    "cpu": "import os; assert os.getpid() == 1",
+    "cuda": "import ctypes, os; assert os.getpid() == 1; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0, 'no CUDA'",
+}
+
+
 @functools.cache
-def bubblewrap_problem() -> str | None:
-    """None when bubblewrap works here (found out by trying, once a process); else why it doesn't, in its own words."""
+def bubblewrap_problem(device: str = "cpu") -> str | None:
+    """None when bubblewrap works here (found out by trying, once a process); else why it doesn't, in its own words.
+
+    `device`: "cuda" tries whether the driver can be used inside, too.
+    """
     if shutil.which("bwrap") is None:
         return "bubblewrap (the program bwrap) is not installed"
     try:
         done = subprocess.run(
-            [*_bubblewrap(None), sys.executable, "-I", "-S", "-c", "import os; assert os.getpid() == 1"],
+            [*_bubblewrap(None, device), sys.executable, "-I", "-S", "-c", _PROBES[device]],
             capture_output=True,
             timeout=20,
             env=environment(1, None),

@@ -51,7 +51,7 @@ SCREEN_GAIN = 0.005
 FIXED_PAIRS = 8
 _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory")
+OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory", "out_of_memory")
 
 _COPIED = (
     "inputs and outputs were copied through host memory, since CUDA IPC is refused here: "
@@ -194,6 +194,8 @@ class _Judging:
             kernel, self.resources = self.judge.kernels.build(self.source)
         except CompileFailure as failure:
             self._fail(begin, Reason.compile_error, failure.log)
+        if kernel.note:
+            self.warnings.append(kernel.note)
         self._ended("passed", begin)
         return kernel
 

@@ -79,7 +79,8 @@ class Kernels:
         if self.folder is None:
             raise ValueError("a compiled kernel needs a sandbox with a cpp_cache")
         if name == "triton":  # each kernel's cache is its own: what one writes there, no other will read
-            return Kernel("source", source, caches=self._own_cache(artifact)), artifact.resources
+            kernel = Kernel("source", source, caches=self._own_cache(artifact), note=artifact.log)
+            return kernel, artifact.resources
         self._expose(artifact.directory, self.folder)
         return Kernel("source", source), artifact.resources
 

@@ -56,7 +56,8 @@ class Sandbox:
         memory_limit_bytes: int | None = None,
         device: str = "cpu",
     ) -> None:
-        problem = shut.bubblewrap_problem() if isolation != "plain" else "not asked for"
+        kind = device.partition(":")[0]
+        problem = shut.bubblewrap_problem(kind) if isolation != "plain" else "not asked for"
         if isolation == "bubblewrap" and problem:
             raise SandboxUnavailable(isolation=isolation, detail=problem)
         self.isolation: Literal["bubblewrap", "plain"] = "plain" if problem else "bubblewrap"

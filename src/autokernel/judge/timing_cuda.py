@@ -1,6 +1,6 @@
 """One timed block on a GPU: passes over R sets as CUDA graphs in a fresh child, by the parent's clock.
 
-A pass is one launch over each set. Rounds repeat it for about 30 and 90 ms; the slope between them is the time of a
+A pass is one launch over each set. Rounds repeat it for about 30 and 100 ms; the slope between them is the time of a
 pass. Eight fresh children of one kernel agree to 0.5 % like this, where rounds of a few milliseconds agree to 5 %.
 
 Rounds repeat their inputs, so what must keep a kernel from saving work on repeats is done while it runs: in a long

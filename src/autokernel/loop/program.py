@@ -18,7 +18,7 @@ runs alone) and, once there is one, `kernel.py` (the best kernel so far, the *in
 Your work: make `kernel.py` of a task faster while it stays right. One change at a time:
 
 1. Read `tasks/NN-slug/reference.py`, `task.json`, the incumbent and what was tried (`results.tsv`).
-2. Write a complete kernel file. It defines `LANGUAGE = "cpp"`, `SOURCE` (the C++ text, a plain string literal) and
+2. Write a complete kernel file. It defines {language} and
    `launch(*inputs, *outputs)`: inputs in the order of `Model.forward`, parameters and buffers included, then the
    outputs, already allocated. It writes the outputs and returns nothing. Sizes come from the tensors.
 3. `autokernel submit {path} NN --kernel FILE`. The judge checks and times it; a kernel that is right and confirmed
@@ -39,7 +39,7 @@ Your work: make `kernel.py` of a task faster while it stays right. One change at
 ## What pays
 - Bytes first: `min_bytes` over the bandwidth of this device is the floor of most tasks. Read every input once, write
   every output once, keep what is needed again in registers or cache.
-- Parallelise over the outer dimension with OpenMP; let the compiler vectorise the inner loop; no `-ffast-math`.
+- {advice}
 - Move to the next task when five attempts in a row were reverted, or at 97 % of the ceiling.
 
 ## Rules
@@ -51,6 +51,17 @@ was edited can't be trusted. `tasks/*/kernel.py` always shows the incumbent: kee
 """
 
 
+_LANGUAGE = {
+    "cpp": '`LANGUAGE = "cpp"`, `SOURCE` (the C++ text, a plain string literal)',
+    "triton": '`LANGUAGE = "triton"`, kernels under `@triton.jit` (no import but torch and triton)',
+}
+_ADVICE = {
+    "cpp": "Parallelise over the outer dimension with OpenMP; let the compiler vectorise the inner loop; no `-ffast-math`.",
+    "triton": "Loads of 16 bytes a thread along the contiguous dimension, tens of kilobytes in flight on each "
+    "multiprocessor;\n  a whole row in registers while it fits; launch on the current stream, and don't wait for it.",
+}
+
+
 def program(config: RunConfig, tasks: Iterable[Task]) -> str:
     lines = [
         f"- `{task.id}`: {task.title}, {task.occurrences} × in the model, "
@@ -58,4 +69,6 @@ def program(config: RunConfig, tasks: Iterable[Task]) -> str:
         for task in tasks
     ]
     gain = f"{100 * config.min_gain:g} %" if config.min_gain is not None else "0.5 % (more on a noisy machine)"
-    return _TEXT.format(name=config.name, path="RUN", min_gain=gain, tasks="\n".join(lines) or "- none")
+    language = "cpp" if config.device == "cpu" else "triton"
+    chosen = {"language": _LANGUAGE[language], "advice": _ADVICE[language]}
+    return _TEXT.format(**chosen, name=config.name, path="RUN", min_gain=gain, tasks="\n".join(lines) or "- none")
