@@ -140,7 +140,7 @@ def test_a_new_child_ends_the_one_before(sandbox):
 
 def test_the_environment_is_the_sandboxs_own(sandbox):
     names = "{'PATH', 'HOME', 'LANG', 'LC_CTYPE', 'OMP_NUM_THREADS', 'PYTHONDONTWRITEBYTECODE', 'PWD', "
-    names += "'AUTOKERNEL_CPP_CACHE', 'LD_LIBRARY_PATH', 'LOGNAME', 'TORCHINDUCTOR_COMPILE_THREADS'}"
+    names += "'AUTOKERNEL_CPP_CACHE', 'LD_LIBRARY_PATH', 'LOGNAME', 'TORCHINDUCTOR_COMPILE_THREADS', 'TMPDIR'}"
     seen = "open('/proc/self/environ').read().split(chr(0))"
     body = (
         f"import os\nreturn len(set(os.environ) - {names}) + sum(e.split('=')[0] not in {names} for e in {seen} if e)"

@@ -19,7 +19,7 @@ def test_a_model_finds_cold_what_fills_more_than_half_of_the_cache(size, cold):
 def test_cold_sets_are_three_times_the_cache_where_memory_allows(size):
     sets = plan(size, L2, cold=True).sets
     assert 2 <= sets <= MAX_SETS
-    assert sets * size >= 3 * L2 or sets == MAX_SETS
+    assert sets * size >= 3 * L2 or sets == MAX_SETS or sets == MAX_BYTES // size
     assert sets * size <= MAX_BYTES or sets == 2
 
 
@@ -28,21 +28,33 @@ def test_warm_sets_fit_into_half_of_the_cache(size):
     assert 1 <= plan(size, L2, cold=False).sets * size <= max(L2 // 2, size)
 
 
-def block(seconds, first):
-    return Block(seconds, 1e-3, seconds, ((1, seconds),), first)
+def block(seconds, single, sets):
+    return Block(seconds, 1e-3, seconds, ((1, seconds),), single=single, sets=sets)
+
+
+PROBE = Block(1e-5, 1e-3, 1e-5, ((1, 1e-5),), waking=1e-3)
 
 
 def test_repeats_that_skip_work_are_suspect_once_there_are_enough_blocks():
-    skipping = [block(1e-5, 5e-5)] * 4
-    assert slower_at_first(skipping[:3], 64) is None
-    words = slower_at_first(skipping, 64)
-    assert words is not None and "50 µs" in words and "10 µs" in words
+    skipping = [block(1e-5, 1e-3 + 64 * 2e-5, 64)] * 4
+    assert slower_at_first(skipping[:3], PROBE) is None
+    words = slower_at_first(skipping, PROBE)
+    assert words is not None and "20 µs" in words and "10 µs" in words
 
 
 def test_what_waking_a_process_costs_is_no_reason_for_suspicion():
-    assert slower_at_first([block(1e-5, 1e-5 + 5e-4 / 3)] * 4, 3) is None
-    assert slower_at_first([block(1e-3, 1.2e-3)] * 4, 64) is None
-    assert slower_at_first([block(1e-5, None)] * 9, 3) is None
+    assert slower_at_first([block(1e-5, 1e-3 + 64 * 1e-5 + 2e-4, 64)] * 4, PROBE) is None
+    assert slower_at_first([block(1e-5, None, 64)] * 9, PROBE) is None
+    assert slower_at_first([block(1e-5, 9e-3, 64)] * 9, None) is None
+
+
+def test_many_sets_are_rotated_where_single_passes_are_timed():
+    size = 33 << 20
+    assert plan(size, L2, cold=True).sets > plan(size, L2, cold=True, rounds=1).sets
+
+
+def test_where_everything_is_copied_there_are_few_sets():
+    assert plan(33 << 20, L2, cold=True, most_bytes=64 << 20).sets == 2
 
 
 def timing(candidate_us, floor_us):

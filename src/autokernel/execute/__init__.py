@@ -56,6 +56,10 @@ class Bench(Protocol):
 
     def prefetch(self, sources: Sequence[str]) -> None: ...
 
+    def rest(self) -> None:
+        """Another task is judged next: give back what would only speed this one up."""
+        ...
+
     def close(self) -> None: ...
 
 

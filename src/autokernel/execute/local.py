@@ -24,6 +24,7 @@ class LocalExecutor:
         self._open = open_bench
         self._on_close = on_close
         self._benches: dict[str, Bench] = {}
+        self._last: str | None = None
 
     def submit(self, job: Job) -> Future[Verdict]:
         return _done(lambda: self._bench(job.folder).judge(job))
@@ -32,7 +33,9 @@ class LocalExecutor:
         return _done(lambda: self._bench(comparison.folder).compare(comparison))
 
     def prefetch(self, folder: str, sources: Sequence[str]) -> None:
-        self._bench(folder).prefetch(sources)
+        if folder not in self._benches:
+            self._benches[folder] = self._open(Path(folder))
+        self._benches[folder].prefetch(sources)
 
     def close(self) -> None:
         while self._benches:
@@ -43,6 +46,9 @@ class LocalExecutor:
     def _bench(self, folder: str) -> Bench:
         if folder not in self._benches:
             self._benches[folder] = self._open(Path(folder))
+        if self._last not in (None, folder) and self._last in self._benches:
+            self._benches[self._last].rest()
+        self._last = folder
         return self._benches[folder]
 
 

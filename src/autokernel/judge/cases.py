@@ -62,13 +62,16 @@ class Cases:
         return Case(variant, case.task, inputs, case.expected, case.seed, variant)
 
     def changed(self, case: Case) -> Case:
-        """The same case with a few elements of its activations different: what caches keyed by a glance miss."""
+        """The same case with a few elements of its activations different, and all of its indices and masks: what caches
+        keyed by a glance, or by an address, miss."""
         inputs, fresh = draw(case.task, case.seed, case.variant), draw(case.task, self.seed("inputs"))
         for spec, mine, new in zip(case.task.inputs, inputs, fresh, strict=True):
             if spec.role == Role.activation and mine.numel() and 0 not in spec.stride and mine.dim():
                 start = mine.shape[-1] // 3
                 places = slice(start, start + max(mine.shape[-1] // 16, 1))
                 mine[..., places] = new[..., places]
+            elif spec.role in (Role.index, Role.mask) and mine.numel() and 0 not in spec.stride:
+                mine.copy_(new)
         return Case(f"{case.name}, changed", case.task, inputs, self._expect(case.task, inputs, None), case.seed, "")
 
     def _expect(self, task: Task, inputs: list[Tensor], sizes: Sizes | None) -> tuple[Expected, ...]:

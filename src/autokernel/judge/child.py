@@ -378,6 +378,8 @@ def _failure(nonce: bytes, error: BaseException) -> Reply:
             problem = Problem.bad_source
         elif isinstance(error, MemoryError) or any(sign in words.lower() for sign in _OUT_OF_MEMORY):
             problem = Problem.out_of_memory
+        elif isinstance(getattr(error, "problem", None), Problem):
+            problem = error.problem  # type: ignore[attr-defined]
         own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
         frames = "".join(traceback.format_list(own[-6:]))
         text = words if isinstance(error, BadSource) else f"{frames}{type(error).__name__}: {words}"

@@ -19,6 +19,7 @@ from torch import Tensor
 from autokernel.judge.buffers import Layout
 from autokernel.judge.cuda_buffers import device_view
 from autokernel.judge.cuda_memory import open_handle, over
+from autokernel.judge.protocol import Problem
 from autokernel.languages.triton.folders import place
 
 Call = Callable[[], None]
@@ -69,6 +70,12 @@ def _to_host() -> None:
         host.copy_(memory)
 
 
+class Unjoined(Exception):
+    """A launch left work on a stream that the caller's doesn't wait for."""
+
+    problem = Problem.late_write
+
+
 class GraphRunner:
     """Launches over the sets, waited for; and passes over all of them, captured once. `remark`: why not captured."""
 
@@ -102,12 +109,15 @@ class GraphRunner:
     def _capture(self) -> None:
         self._plain()  # whatever a first call sets up
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
                 self._plain()
-        except RuntimeError as error:
-            self.remark = f"no CUDA graph: {str(error).splitlines()[0]}"
+        except Exception as error:
+            torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own in force
+            if "unjoined" in str(error).lower():
+                raise Unjoined("launch returned while work on another stream was not joined") from error
+            self.remark = f"no CUDA graph: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             torch.cuda.synchronize()
             return
         self.graph = graph
@@ -132,6 +142,6 @@ def _timed(work: Call) -> float:
     begin.record()
     work()
     end.record()
-    torch.cuda.synchronize()
+    end.synchronize()  # this stream alone, as whoever uses the outputs next will wait
     _to_host()
     return max(float(begin.elapsed_time(end)), 0.0) / 1e3

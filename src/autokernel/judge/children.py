@@ -30,11 +30,13 @@ AnySample: TypeAlias = "Sample | CudaSample"
 T = TypeVar("T")
 
 _STDERR_BYTES = 1 << 16
+_RANDOM = random.SystemRandom()
 _REASONS = {
     Problem.none: Reason.exception,
     Problem.exception: Reason.exception,
     Problem.out_of_memory: Reason.out_of_memory,
     Problem.bad_source: Reason.bad_source,
+    Problem.late_write: Reason.late_write,
 }
 
 
@@ -129,7 +131,7 @@ class Child:
         from autokernel.judge.cuda_buffers import CudaSample, CudaSet
 
         chosen = [one for one in touched if isinstance(one, CudaSet) and one.layout.outputs]
-        return [CudaSample(one) for one in dict.fromkeys((*chosen[-1:], *random.sample(chosen, min(1, len(chosen)))))]
+        return [CudaSample(one) for one in dict.fromkeys((*chosen[-1:], *_RANDOM.sample(chosen, min(1, len(chosen)))))]
 
     def late_writes(self, seconds: float) -> list[int]:
         """Let the child run for `seconds` without a command, stop it, and name the sets whose outputs changed."""
@@ -156,6 +158,10 @@ class Child:
             self._sandbox._child = None
         with contextlib.suppress(SandboxDied):  # then the zygote was killed, and everything below it: as asked
             self._sandbox.control(Control.kill)
+
+    def has_answered(self) -> bool:
+        """Whether an answer is there already, unread."""
+        return self._unexpected()
 
     # --- used by Sandbox ------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import math
 import random
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,8 @@ CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
 _VERIFIED_SETS = 4
-_MORE_AT_FIRST, _PASS_NOISE = 0.3, 6e-4
+_MORE_AT_FIRST, _PASS_NOISE = 0.25, 2.5e-4
+_PROBE_EVERY = 40  # blocks, after which a round's overhead is measured again
 # how far below the measured floor is suspect: a GPU's curve over sizes is measured with kernels in graphs, as here
 BELOW_FLOOR = {"cpu": 4.0, "cuda": 1.5}
 _LEAST_PAIRS_TO_JUDGE = 4  # one block may be off by anything on a busy machine
@@ -50,6 +51,9 @@ class Contest:
         self._sets: list[AnySet] = []
         self._rough: dict[Kernel, float] = {}
         self._overheads: deque[float] = deque(maxlen=5)
+        self._probe: Block | None = None  # on a GPU: the last block of the kernel of ours
+        self._probed = 0  # blocks since
+        self.remarks: list[str] = []
         self._order = random.SystemRandom()
         self.on_gpu = self.task.device_class == "cuda"
 
@@ -62,7 +66,7 @@ class Contest:
         the number of sets follows from their size alone, and the overhead of a round hardly counts.
         """
         if self.on_gpu:
-            if not self._overheads:
+            if not self._overheads or self._probed >= _PROBE_EVERY:
                 self._measure_overhead()
             return (self._gpu_plan(1 if quick else 2),) * 2
         self._measure_overhead()
@@ -81,16 +85,25 @@ class Contest:
 
     def _gpu_plan(self, rounds: int = 2, cold: bool | None = None) -> Plan:
         chosen = self.cold if cold is None else cold
-        return timing_cuda.plan(self._set_bytes(), self._cache_bytes(), cold=chosen, rounds=rounds)
+        most = timing_cuda.MAX_BYTES if self.sandbox.transport == "ipc" else timing_cuda.HOST_BYTES
+        size, cache = self._set_bytes(), self._cache_bytes()
+        return timing_cuda.plan(size, cache, cold=chosen, rounds=rounds, most_bytes=most)
 
     def _cache_bytes(self) -> int:
         import torch
 
         return int(torch.cuda.get_device_properties(self.sandbox.index).L2_cache_size)
 
-    def other_cache_us(self, kernel: Kernel) -> float:
-        """Microseconds a call with the L2 cache in the other state than the one that ranks: one block."""
-        return 1e6 * self.block(kernel, self._gpu_plan(cold=not self.cold), trusted=False).seconds
+    def other_cache_us(self, kernel: Kernel) -> float | None:
+        """Microseconds a call with the L2 cache in the other state than the one that ranks: one block.
+
+        None where that state can't be had: tensors larger than the cache, or too few bytes to fill it three times.
+        """
+        planned = self._gpu_plan(cold=not self.cold)
+        together = planned.sets * self._set_bytes()
+        if together > self._cache_bytes() if self.cold else together < 3 * self._cache_bytes():
+            return None
+        return 1e6 * self.block(kernel, planned, trusted=False).seconds
 
     def _seconds(self, kernel: Kernel, trusted: bool) -> float:
         """Roughly what a call takes; only plans are made from it, so it may be remembered."""
@@ -123,6 +136,7 @@ class Contest:
         try:
             block = self._block(ours, planned, None, math.inf)
             self._overheads.append(block.overhead)
+            self._probe, self._probed = block, 0
         except ChildFailure as failure:
             detail = f"{failure.reason.replace('_', ' ')}: {failure.detail}"
             raise NotTimed(what="a kernel that only fills its outputs", task=self.task.id, detail=detail) from failure
@@ -158,7 +172,8 @@ class Contest:
 
         measured = rule.measure_pairs(theirs, ours, decide, order=self._order, first_look=1, on_pair=on_pair)
         claim = disagreement([1e6 * block.claimed for block in blocks], self.impossible_us())
-        return measured, claim or slower_at_first(blocks, self._gpu_plan().sets if self.on_gpu else 1)
+        self.remarks = sorted({block.remark for block in blocks if block.remark})
+        return measured, claim or slower_at_first(blocks, self._probe)
 
     def opponent_block(self, opponent: Kernel, planned: Plan) -> Block:
         try:
@@ -193,8 +208,12 @@ class Contest:
         """What this device was measured to reach on the task's bytes and operations; None without ceilings."""
         if self.ceilings is None:
             return None
-        dtype = self.task.outputs[0].dtype if self.task.outputs else "float32"
-        return self.ceilings.floor_us(self.task.flops, self.task.min_bytes, dtype)
+        return self.ceilings.floor_us(self.task.flops, self.task.min_bytes, self._fastest_dtype(self.ceilings.matrix))
+
+    def _fastest_dtype(self, rates: Mapping[str, float]) -> str:
+        """The dtype of the task whose products are fastest: no kernel may be expected to be slower than those."""
+        found = {spec.dtype for spec in (*self.task.inputs, *self.task.outputs)} & set(rates)
+        return max(found, key=lambda dtype: rates[dtype]) if found else "float32"
 
     def impossible_us(self) -> float:
         """No kernel takes less here.
@@ -210,7 +229,7 @@ class Contest:
     def _impossible_on_gpu(self) -> float:
         if self.ceilings is None:
             return 0.0
-        dtype = self.task.outputs[0].dtype if self.task.outputs else "float32"
+        dtype = self._fastest_dtype(self.ceilings.spec_flops)
         rotating = self._gpu_plan().sets * self._set_bytes()  # of which the cache may hold its own size
         crossing = max(0.0, 1 - self._cache_bytes() / rotating) if self.cold else 0.0
         return self.ceilings.bound_us(self.task.flops, int(self.task.min_bytes * crossing), dtype)
@@ -229,12 +248,20 @@ class Contest:
             }  # fmt: skip
             if not self.on_gpu:
                 return measure_block(self.sandbox, kernel, self._sets, planned, **shared)
-            return timing_cuda.measure_block(self.sandbox, kernel, self._sets, planned, **shared)
+            self._probed += 1
+            try:
+                return timing_cuda.measure_block(self.sandbox, kernel, self._sets, planned, **shared)
+            except timing_cuda.TooSlowToLook as error:
+                detail = "this process was too slow to look into a timed round; is the machine busy?"
+                raise NotTimed(what="a kernel", task=self.task.id, detail=detail) from error
 
     def _refresh(self) -> Refresh:
+        def renew(buffers: AnySet) -> None:
+            buffers.rewrite(draw(self.task, self.cases.seed("timed inputs")))
+
         if any(movable(spec.dtype, spec.domain) for spec in self.task.inputs):
-            return rolling(self.task.inputs)
-        return lambda buffers, _: buffers.rewrite(draw(self.task, self.cases.seed("timed inputs")))
+            return rolling(self.task.inputs, renew)
+        return lambda buffers, _draw, _wholly: renew(buffers)
 
     def _verify(self, sets: Sequence[AnySet]) -> None:
         for chosen in self._order.sample(list(sets), min(_VERIFIED_SETS, len(sets))):
@@ -283,15 +310,18 @@ def disagreement(claimed_us: Sequence[float], bound_us: float) -> str | None:
     return f"{claim}, where no kernel can take below {bound_us:.3g} µs"
 
 
-def slower_at_first(blocks: Sequence[Block], sets: int) -> str | None:
-    """Words when passes on new values take longer than repeats, in the median over blocks: work that repeats skip.
+def slower_at_first(blocks: Sequence[Block], probe: Block | None) -> str | None:
+    """Words when single passes on new values take longer than repeats, in the median over blocks: skipped work.
 
-    A single pass is noisy by what waking a process and switching contexts take, half a millisecond; so is the limit.
+    What a round takes besides its pass is known from a kernel of ours (`probe`); it is noisy by a quarter of a
+    millisecond, and so is the limit.
     """
-    firsts = [block.first_pass for block in blocks if block.first_pass is not None]
-    if len(firsts) < 4:
+    singles = [block.single for block in blocks if block.single is not None]
+    if len(singles) < _LEAST_PAIRS_TO_JUDGE or probe is None:
         return None
-    first, repeat = statistics.median(firsts), statistics.median(block.seconds for block in blocks)
+    sets = blocks[0].sets
+    first = (statistics.median(singles) - probe.waking) / sets
+    repeat = statistics.median(block.seconds for block in blocks)
     if first - repeat <= max(_MORE_AT_FIRST * repeat, _PASS_NOISE / sets):
         return None
     return f"{1e6 * first:.3g} µs a call on new values, {1e6 * repeat:.3g} µs on repeated ones: repeats skip work"

@@ -30,7 +30,7 @@ class Allocation:
         torch.cuda.init()
         torch.cuda.current_stream().synchronize()  # the primary context is current from here on
         self.size = -(-max(size, 1) // BLOCK_BYTES) * BLOCK_BYTES
-        self.pointer = int(_call("cuMemAlloc", self.size))
+        self.pointer = int(_allocate(self.size))
         self.free = weakref.finalize(self, _call, "cuMemFree", self.pointer)
 
     def handle(self) -> str:
@@ -65,6 +65,17 @@ class _Array:
             "strides": None,
             "version": 3,
         }
+
+
+def _allocate(size: int) -> Any:
+    """Device memory; what PyTorch's allocator keeps for later is given up first where there is none left."""
+    try:
+        return _call("cuMemAlloc", size)
+    except DriverError as error:
+        if "OUT_OF_MEMORY" not in str(error):
+            raise
+    torch.cuda.empty_cache()
+    return _call("cuMemAlloc", size)
 
 
 def _call(name: str, *arguments: Any) -> Any:

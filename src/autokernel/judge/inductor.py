@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import select
 import signal
 import subprocess
@@ -36,10 +37,11 @@ from autokernel import settings
 from autokernel.errors import NotTimed
 from autokernel.judge import isolation
 from autokernel.judge.children import Kernel
-from autokernel.records import TensorSpec
+from autokernel.records import Task, TensorSpec
 from autokernel.task import LoadedTask
 
 COMPILE_SECONDS = 300.0
+_METHOD = 2  # of choosing among compilations for a GPU: packages of another one aren't used
 
 
 def kernel(
@@ -58,14 +60,14 @@ def kernel(
 
     count = threads if threads is not None else torch.get_num_threads()
     try:
-        package = prepare(reference, loaded.task.inputs, parameters, count, loaded.task.device_class)
+        package = prepare(reference, loaded.task.inputs, parameters, count, loaded.task)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise NotTimed(what="torch.compile", task=loaded.task.id, detail=error) from error
     return Kernel("inductor", reference, parameters, artifact=package, copies=copies)
 
 
 def prepare(
-    reference: str, inputs: Sequence[TensorSpec], parameters: Sequence[str], threads: int, device: str = "cpu"
+    reference: str, inputs: Sequence[TensorSpec], parameters: Sequence[str], threads: int, task: Task | None = None
 ) -> Path:
     """The package of `reference` for these inputs, made now or before. Raises ValueError with the end of its log."""
     import torch
@@ -75,9 +77,11 @@ def prepare(
         "parameters": list(parameters),
         "inputs": [[s.dtype, s.shape, s.stride] for s in inputs],
         "threads": threads,
-        "device": device,
-        "index": torch.cuda.current_device() if device == "cuda" else 0,
+        "device": "cpu",
     }
+    if task is not None and task.device_class == "cuda":
+        job |= {"device": "cuda", "index": torch.cuda.current_device(), "task": task.model_dump(mode="json")}
+        job |= {"method": _METHOD}
     folder = settings.cache_dir() / "inductor"
     folder.mkdir(parents=True, exist_ok=True)
     package = folder / f"{_key(job)}.zip"
@@ -269,8 +273,10 @@ def _generated_on_gpu(
     from torch._inductor.utils import clear_inductor_caches
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from autokernel.judge.buffers import torch_dtype
+    from autokernel.records import Task
+    from autokernel.task import inputs
 
+    task = Task.model_validate(job["task"])
     for name, folder in (("TORCHINDUCTOR_CACHE_DIR", caches), ("TRITON_CACHE_DIR", caches / "triton")):
         os.environ[name] = str(folder)
     clear_inductor_caches()
@@ -281,7 +287,7 @@ def _generated_on_gpu(
         return compiled[-1]
 
     def draw() -> list[Any]:
-        return [_sample(torch.empty_strided(s, t, dtype=torch_dtype(d)).zero_()) for d, s, t in job["inputs"]]
+        return inputs.draw(task, secrets.randbits(32))
 
     with torch.device("cuda"), config.patch({"compile_threads": 1, "fx_graph_cache": False, **patch}):
         values = draw()

@@ -100,7 +100,7 @@ def python(module: str, function: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-c", start, *arguments]
 
 
-def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
+def environment(threads: int, cpp_cache: Path | None, scratch: str | None = None) -> dict[str, str]:
     """The whole environment of a zygote: nothing of the user's but where shared libraries and GPUs are found."""
     made = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -113,6 +113,8 @@ def environment(threads: int, cpp_cache: Path | None) -> dict[str, str]:
     }
     if cpp_cache is not None:
         made["AUTOKERNEL_CPP_CACHE"] = str(cpp_cache.resolve())
+    if scratch is not None:
+        made["TMPDIR"] = scratch
     for name in _PASSED:
         if value := os.environ.get(name):
             made[name] = value

@@ -98,7 +98,18 @@ class Judge:
         except ChildFailure as failure:
             detail = f"{failure.reason.replace('_', ' ')}: {failure.detail}"
             raise NotTimed(what=second.kind, task=self.loaded.task.id, detail=detail) from failure
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not out_of_memory(error):
+                raise
+            contest.fresh_values()
+            detail = f"this process ran out of memory while it made inputs or expected values ({error})"
+            raise NotTimed(what=second.kind, task=self.loaded.task.id, detail=detail) from error
         return contest.timing(measured, 0.0, confirming=False)
+
+    def rest(self) -> None:
+        """Give up the timed buffers; they are made anew when needed."""
+        if self._contest is not None and self._contest.on_gpu:
+            self._contest.fresh_values()
 
     def contest(self, deadline: float) -> Contest:
         if self._contest is None:
@@ -280,6 +291,7 @@ class _Judging:
             self._fail(begin, suspicion, words, Outcome.suspect)
         if claim is not None:
             self._fail(begin, Reason.time_disagrees, claim, Outcome.suspect)
+        self.warnings += contest.remarks
         return timing, rule([theirs / ours for theirs, ours in measured]) == "keep"
 
     def _named(self) -> str:

@@ -73,7 +73,7 @@ class Kernels:
         language = self._find(name) if name is not None else None
         if language is None:
             raise ValueError("a source that has not passed check")
-        artifact = language.compile(source, self.loaded.task)
+        artifact = language.compile(source, self.loaded.task, self._target())
         if artifact.directory is None:
             return Kernel("source", source), artifact.resources
         if self.folder is None:
@@ -92,7 +92,16 @@ class Kernels:
             language = self._find(name) if name is not None else None
             begin = getattr(language, "prefetch", None)
             if begin is not None:
-                begin([source], self.loaded.task)
+                begin([source], self.loaded.task, self._target())
+
+    def _target(self) -> str | None:
+        """The chip in use, for languages that compile for one. None: the CPU."""
+        if self.loaded.task.device_class != "cuda":
+            return None
+        import torch
+
+        major, minor = torch.cuda.get_device_capability()
+        return f"cuda:{major}{minor}" if torch.version.hip is None else None
 
     def _own_cache(self, artifact: Artifact) -> tuple[tuple[str, Path], ...]:
         assert self.folder is not None and artifact.directory is not None

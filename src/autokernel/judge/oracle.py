@@ -102,7 +102,7 @@ class Oracle:
 
     def expect(self, inputs: Sequence[Tensor], seed: int = 0) -> tuple[Expected, ...]:
         """What every output must be for these inputs. `seed` only moves the noise of the perturbed runs."""
-        with torch.no_grad():
+        with torch.no_grad(), _full_precision(self.task):
             eager = _tuple(self.reference(*inputs))
             if self.moves_only or not any(value.is_floating_point() for value in eager):
                 return tuple(Expected(value, value, None, True) for value in eager)
@@ -123,7 +123,7 @@ class Oracle:
         """
         lower_dtype = _lower_precision(self.graph)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _full_precision(self.task):
                 low = _retyped(self.graph, lower_dtype)
                 cast = [value.to(lower_dtype) if value.is_floating_point() else value for value in inputs]
                 found = _tuple(low.run(*cast))
@@ -286,6 +286,22 @@ def _factors(roundoff: float, device: torch.device) -> Tensor:
     """1 + roundoff·ξ, ξ uniform in [-1, 1], the pool twice over."""
     noise = torch.rand(_POOL, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return noise.mul_(2).sub_(1).repeat(2).mul_(roundoff).add_(1).to(device)
+
+
+@contextlib.contextmanager
+def _full_precision(task: Task) -> Iterator[None]:
+    """float32 products in float32 on a GPU, whatever the user's file has chosen: eager's error sets the tolerance."""
+    if task.device_class == "cpu" or task.allow.tf32:
+        yield
+        return
+    from autokernel.profile.ceilings_cuda import without_tf32
+
+    convolutions, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    try:
+        with without_tf32():
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def _to_integer(node: fx.Node) -> bool:

@@ -70,6 +70,7 @@ class Problem(enum.IntEnum):
     exception = 1
     out_of_memory = 2
     bad_source = 3
+    late_write = 4  # it left work behind when it returned
 
 
 class Control(enum.IntEnum):

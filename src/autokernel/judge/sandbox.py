@@ -19,13 +19,14 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from autokernel.errors import SandboxDied, SandboxUnavailable
+from autokernel.errors import MissingExtra, SandboxDied, SandboxUnavailable
 from autokernel.judge import isolation as shut
 from autokernel.judge import protocol
 from autokernel.judge.children import AnySet, Child, ChildFailure, Kernel
@@ -35,6 +36,25 @@ __all__ = ["Child", "ChildFailure", "Kernel", "Sandbox"]
 
 START_SECONDS = 120.0
 CONTROL_SECONDS = 30.0
+
+
+def _has_bindings() -> bool:
+    """Whether NVIDIA's bindings of the driver are installed; PyTorch's CUDA builds bring them along."""
+    from importlib.util import find_spec
+
+    try:
+        return find_spec("cuda.bindings") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _leave_room() -> None:
+    """Device memory that this process's allocator only keeps for later is the child's, when it gets scarce."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    if free < total // 4:
+        torch.cuda.empty_cache()
 
 
 class Sandbox:
@@ -57,6 +77,8 @@ class Sandbox:
         device: str = "cpu",
     ) -> None:
         kind = device.partition(":")[0]
+        if kind == "cuda" and not _has_bindings():
+            raise MissingExtra(what="Judging on a GPU", package="cuda-bindings", install="cuda-bindings")
         problem = shut.bubblewrap_problem(kind) if isolation != "plain" else "not asked for"
         if isolation == "bubblewrap" and problem:
             raise SandboxUnavailable(isolation=isolation, detail=problem)
@@ -66,6 +88,9 @@ class Sandbox:
         self.device, _, number = device.partition(":")
         self.index = int(number or 0)
         self.transport: Literal["ipc", "host"] = "ipc"  # how a GPU's buffers are shared; see `settle_transport`
+        # plain children share /tmp with everyone: theirs is a folder that is emptied before each, and goes in the end
+        self._folder = tempfile.TemporaryDirectory(prefix="autokernel-children-") if problem else None
+        self._scratch = self._folder.name if self._folder is not None else None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
@@ -93,6 +118,8 @@ class Sandbox:
             self._child.release()
             self._child = None
         self._stop()
+        if self._folder is not None:
+            self._folder.cleanup()
         if self._hidden:
             shut.show_self()
             self._hidden = False
@@ -109,6 +136,8 @@ class Sandbox:
         if not self._alive():
             self._stop()
             self._start()
+        if self.device != "cpu":
+            _leave_room()
         until = time.monotonic() + deadline
         child = Child(self, kernel, sets)
         self._child = child
@@ -143,7 +172,9 @@ class Sandbox:
             finally:
                 child.close()
             works = shared.outputs[0].tolist() == [1, 1, 1, 1]
-        except (DriverError, ChildFailure):
+        except (DriverError, ChildFailure) as error:
+            if "cuIpc" not in str(error):  # whatever else is wrong, copies would not mend it
+                raise SandboxDied(detail=f"a child could not use the GPU: {error}") from error
             works = False
         self.transport = "ipc" if works else "host"
 
@@ -201,7 +232,7 @@ class Sandbox:
                     stdin=null,
                     stdout=null,
                     stderr=log,
-                    env=shut.environment(self.threads, self.cpp_cache),
+                    env=shut.environment(self.threads, self.cpp_cache, self._scratch),
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # Ctrl-C in the terminal is for the parent to handle
                     cwd="/",

@@ -56,7 +56,7 @@ def launch(*tensors):
         out.fill_(1)
 """
 
-Refresh = Callable[[AnySet, random.Random], None]
+Refresh = Callable[[AnySet, random.Random, bool], None]  # the last: wholly new values, however long it takes
 Verify = Callable[[Sequence[AnySet]], None]
 
 
@@ -81,7 +81,11 @@ class Block:
     overhead: float
     claimed: float
     rounds: tuple[tuple[int, float], ...]
-    first_pass: float | None = None  # seconds a call where every value was new (GPU: rounds repeat theirs)
+    # on a GPU, whose rounds repeat their values: seconds of a single pass over all sets, every value new; what such a
+    # round took beyond its pass; and how many sets there were
+    single: float | None = None
+    waking: float = 0.0
+    sets: int = 1
     remark: str = ""  # how the child says it ran (a claim): "no CUDA graph: ..."
 
 
@@ -158,16 +162,19 @@ def probe(inputs: int) -> Kernel:
     return Kernel("source", _PROBE.format(inputs=inputs))
 
 
-def rolling(specs: Sequence[TensorSpec]) -> Refresh:
+def rolling(specs: Sequence[TensorSpec], renew: Callable[[AnySet], None] | None = None) -> Refresh:
     """New values by rotating the elements of the inputs that are drawn alike (real numbers); masks and indices stay.
 
     Inputs of either sign are also negated, as a coin falls for each. It costs a copy. A task with nothing to rotate
-    needs a `refresh` that draws (and calls `BufferSet.rewrite`).
+    needs a `refresh` that draws (and calls `BufferSet.rewrite`). `renew` does so, for those who ask for wholly new
+    values.
     """
     movable = [s.domain in _MOVABLE_DOMAINS and torch_dtype(s.dtype).is_floating_point for s in specs]
     signed = [may and _signed(spec) for may, spec in zip(movable, specs, strict=True)]
 
-    def refresh(buffers: AnySet, draw: random.Random) -> None:
+    def refresh(buffers: AnySet, draw: random.Random, wholly: bool) -> None:
+        if wholly and renew is not None:
+            renew(buffers)
         buffers.roll(movable, draw.getrandbits(40), [may and draw.getrandbits(1) == 1 for may in signed])
 
     return refresh
@@ -196,7 +203,7 @@ def last_level_cache() -> int:
 
 def _prepare(sets: Sequence[AnySet], refresh: Refresh, draw: random.Random) -> None:
     for one in sets:
-        refresh(one, draw)
+        refresh(one, draw, False)
         one.poison(draw.getrandbits(1))
 
 

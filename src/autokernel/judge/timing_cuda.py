@@ -36,26 +36,39 @@ if TYPE_CHECKING:
     from autokernel.judge.cuda_buffers import CudaSet
 
 MAX_SETS = 64
-MAX_BYTES = 4 << 30
+MAX_BYTES = 2 << 30
+HOST_BYTES = 64 << 20  # of all sets together, where every command copies them
 SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1
-SINGLES = 6
+SINGLES = 10
 QUICK = 0.5  # how much shorter a block of one round each is: it tells whether a look is worth it, no more
 _MEDDLED = 8  # sets that are touched while a round runs
 _CHANGED = 2  # of these, sets that get new values
 _ATTEMPTS = 3
+_LEAST_LENGTH = 0.6  # of what a long round should last: below, calibration was wrong, by accident or by design
+_SLOW_PASS = 0.2  # seconds, from which one round of each kind has to do
 
 
-def plan(set_bytes: int, cache_bytes: int, *, cold: bool, rounds: int = 2) -> Plan:
-    """R sets for tensors that are found cold, or in the cache; rounds of each length."""
+def plan(set_bytes: int, cache_bytes: int, *, cold: bool, rounds: int = 2, most_bytes: int = MAX_BYTES) -> Plan:
+    """R sets for tensors that are found cold, or in the cache; rounds of each length.
+
+    Cold sets are more than three times the cache. In a block of more than one round of each kind they are as many as
+    memory allows, so that one pass lasts half a millisecond, and single passes can be timed.
+    """
     size = max(set_bytes, 1)
-    wanted = math.ceil(3 * cache_bytes / size) if cold else cache_bytes // 2 // size
-    most = max(1, min(MAX_SETS, MAX_BYTES // size))
-    return Plan(sets=max(2 if cold else 1, min(wanted, most)), short=0, long=0, rounds=rounds)
+    most = max(1, min(MAX_SETS, most_bytes // size))
+    if not cold:
+        return Plan(sets=max(1, min(cache_bytes // 2 // size, most)), short=0, long=0, rounds=rounds)
+    wanted = most if rounds > 1 else math.ceil(3 * cache_bytes / size)
+    return Plan(sets=max(2, min(wanted, most)), short=0, long=0, rounds=rounds)
 
 
 def is_cold(set_bytes: int, cache_bytes: int) -> bool:
     """What a model finds cold: tensors that together take more than half of the cache."""
     return 2 * set_bytes > cache_bytes
+
+
+class TooSlowToLook(Exception):
+    """This process, not the kernel's, was too slow to change values while a round ran."""
 
 
 def measure_block(
@@ -72,9 +85,9 @@ def measure_block(
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards; as `timing.measure_block`.
 
 
-    `overhead`: the most that a round took besides its passes, as measured on a kernel of ours: what a kernel that
+    `overhead`: what a round takes at most besides its passes, as measured on a kernel of ours: what a kernel that
     dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts.
-    Raises ChildFailure, SandboxDied.
+    Raises ChildFailure, SandboxDied, TooSlowToLook.
     """
     draw = random.SystemRandom()
     used = list(sets[: planned.sets])
@@ -109,11 +122,15 @@ class _Measuring:
             self.child.loop(len(self.sets), self.deadline)
             self._settle()
             self._calibrate()
-            singles = [self._round(1)[0] for _ in range(SINGLES if self.planned.rounds > 1 else 1)]
+            singles = [self._round(1)[0] for _ in range(SINGLES if self._several() else 1)]
             rounds = self._rounds()
         finally:
             self.child.close()
         return self._block(singles, rounds)
+
+    def _several(self) -> bool:
+        """Whether this block is for more than a first look, of a kernel that isn't slow."""
+        return self.planned.rounds > 1 and self.pass_seconds < _SLOW_PASS
 
     def _block(self, singles: Sequence[float], rounds: Sequence[tuple[int, float, float]]) -> Block:
         count = len(self.sets)
@@ -129,52 +146,65 @@ class _Measuring:
             one = max(one, (whole - self.overhead) / long)
         one = one if one > 0 else whole / long
         single = statistics.median(singles)
-        first = (single - self.overhead) / count if not self.trusted and len(singles) > 1 else None
+        spread = statistics.median(abs(each - single) for each in singles)
         return Block(
             seconds=one / count,
-            overhead=max(0.0, max(singles) - one),
+            overhead=max(0.0, single + 2 * spread - one),
             claimed=max(slope(2), 0.0) / count,
             rounds=tuple((n * count, seconds) for n, seconds, _ in rounds),
-            first_pass=first,
+            single=single if len(singles) > 1 else None,
+            waking=max(0.0, single - one),
+            sets=count,
             remark=self.child.remark,
         )
 
-    def _rounds(self) -> list[tuple[int, float, float]]:
-        """(passes, seconds, claimed seconds) of the timed rounds, in random order; one at least is meddled with."""
-        length = QUICK if self.planned.rounds == 1 else 1.0
-        short = max(1, round(length * SHORT_SECONDS / self.pass_seconds))
-        long = max(short + 1, round(length * LONG_SECONDS / self.pass_seconds))
-        kinds = [short, long] * self.planned.rounds
-        self.draw.shuffle(kinds)
-        found: list[tuple[int, float, float]] = []
-        seen, longs = False, 0
-        for passes in kinds:
-            meddler = None
-            if passes == long and not self.trusted and self.shared:
-                meddler = _Meddler(self, passes, verifies=longs == self.verify_at)
-            found.append((passes, *self._round(passes, meddler)))
-            if not self.shared and passes == long and not self.trusted and longs == self.verify_at:
-                self._undamaged()
-                self._compare(self.draw.sample(self.sets, min(_CHANGED, len(self.sets))))
-            longs += passes == long
-            seen = seen or (meddler is not None and meddler.verifies and meddler.in_time)
-        for _ in range(_ATTEMPTS):
-            if seen or self.trusted or not self.shared:
-                return found
-            meddler = _Meddler(self, long, verifies=True)
-            self._round(long, meddler)
-            seen = meddler.in_time
-        raise ChildFailure(Reason.harness, "this process was too slow to look into a timed round")
+    # --- rounds -------------------------------------------------------------------------------------------------------
 
-    def _round(self, passes: int, meddler: _Meddler | None = None) -> tuple[float, float]:
-        """Seconds, and what the child claims, of passes that begin with new values in every set."""
-        self._prepare()
+    def _rounds(self) -> list[tuple[int, float, float]]:
+        """(passes, seconds, claimed seconds) of the timed rounds, in random order."""
+        kinds = self.planned.rounds if self._several() else 1
+        target = LONG_SECONDS * (1.0 if self.planned.rounds > 1 else QUICK)
+        for _ in range(_ATTEMPTS):
+            found = self._some_rounds(kinds, target)
+            long = max(passes for passes, _, _ in found)
+            whole = statistics.median(seconds for passes, seconds, _ in found if passes == long)
+            if whole >= _LEAST_LENGTH * target or long == 2:
+                return found
+            self.pass_seconds = whole / long  # a pass was taken for longer than it is
+        return found
+
+    def _some_rounds(self, kinds: int, target: float) -> list[tuple[int, float, float]]:
+        short = max(1, round(target * SHORT_SECONDS / LONG_SECONDS / self.pass_seconds))
+        long = max(short + 1, round(target / self.pass_seconds))
+        order = [short, long] * kinds
+        self.draw.shuffle(order)
+        found: list[tuple[int, float, float]] = []
+        longs, seen = 0, False
+        for passes in order:
+            compares = passes == long and longs == min(self.verify_at, kinds - 1)
+            longs += passes == long
+            seconds, claimed, looked = self._round(passes, meddles=passes == long, compares=compares)
+            found.append((passes, seconds, claimed))
+            seen = seen or (compares and looked)
+        for _ in range(_ATTEMPTS):
+            if seen or self.trusted:
+                return found
+            seen = self._round(long, meddles=True, compares=True)[2]
+        raise TooSlowToLook
+
+    def _round(self, passes: int, *, meddles: bool = False, compares: bool = False) -> tuple[float, float, bool]:
+        """Seconds, what the child claims, and whether it was looked at while it ran, of passes that begin with new
+        values in every set. Both sides are meddled with, so that it costs both the same."""
+        renewed = self.draw.sample(self.sets, min(_CHANGED if self._several() else 1, len(self.sets)))
+        self._prepare(renewed if compares else ())
+        meddler = _Meddler(self, passes, renewed) if meddles and self.shared else None
         seconds = self.child.replay(passes, self.deadline, meddler.act if meddler else None)
         claimed = self.child.claimed_seconds
-        if meddler is not None:
-            self._look(meddler)
+        looked = meddler.in_time if meddler is not None else not self.shared
+        if meddles and not self.trusted:
+            self._look(renewed, looked, compares)
         self._settle()
-        return seconds, claimed
+        return seconds, claimed, looked
 
     def _calibrate(self) -> None:
         """Roughly what a pass takes beyond a round's own cost; the first one is captured, and not counted."""
@@ -186,31 +216,20 @@ class _Measuring:
             more = self._round(passes)[0] - single
         self.pass_seconds = max(more, 1e-6) / (passes - 1)
 
-    def _prepare(self) -> None:
+    # --- what the parent does to the sets -----------------------------------------------------------------------------
+
+    def _prepare(self, renewed: Sequence[AnySet] = ()) -> None:
+        """New values and poison in every set; wholly new ones, masks and indices too, in those `renewed`.
+
+        A kernel that waits on the device for the next inputs would begin with them now: nothing may be written yet.
+        """
         for one in self.sets:
-            self.refresh(one, self.draw)
+            self.refresh(one, self.draw, one in renewed)
             one.poison(self.draw.getrandbits(1))
         torch.cuda.synchronize()
-
-    def _look(self, meddler: _Meddler) -> None:
-        """Damage, and values, after a round that was meddled with."""
-        self._undamaged()
-        for one in self.sets:
-            if meddler.in_time and _on_gpu(one).untouched():
-                raise ChildFailure(Reason.not_written, "outputs that it had written before were not written again")
-        if meddler.in_time and meddler.verifies:
-            self._compare([*meddler.changed, *meddler.poisoned[:1]])
-
-    def _undamaged(self) -> None:
-        for one in self.sets:
-            if damaged := one.canaries_intact():
-                raise ChildFailure(Reason.out_of_bounds, f"bytes {', '.join(damaged)} were written in a timed loop")
-            if changed := one.inputs_changed():
-                raise ChildFailure(Reason.input_changed, f"input {changed[0]} was changed in a timed loop")
-
-    def _compare(self, sets: Sequence[AnySet]) -> None:
-        if self.verify is not None:
-            self.verify(sets)
+        if self.pass_seconds and not self.trusted and self.shared:
+            time.sleep(self.draw.uniform(0.0002, 0.0008) + min(self.pass_seconds, 0.005))
+            self._refuse_writing("outputs were written before the kernel was launched")
 
     def _settle(self) -> None:
         """Nothing may be written once a round is over, however the device goes on."""
@@ -220,35 +239,59 @@ class _Measuring:
             one.poison(self.draw.getrandbits(1))
         torch.cuda.synchronize()
         time.sleep(0.0005 + 2 * min(self.pass_seconds, 0.05))
-        if not all(_on_gpu(one).intact() for one in self.sets):
-            raise ChildFailure(Reason.late_write, "the device was still writing outputs after the kernel was done")
+        self._refuse_writing("the device was still writing outputs after the kernel was done")
+
+    def _refuse_writing(self, words: str) -> None:
+        if not intact(self.sets):
+            raise ChildFailure(Reason.late_write, words)
+
+    def _look(self, renewed: Sequence[AnySet], looked: bool, compares: bool) -> None:
+        """Damage after a long round, and values where they are compared."""
+        for one in self.sets:
+            if damaged := one.canaries_intact():
+                raise ChildFailure(Reason.out_of_bounds, f"bytes {', '.join(damaged)} were written in a timed loop")
+            if changed := one.inputs_changed():
+                raise ChildFailure(Reason.input_changed, f"input {changed[0]} was changed in a timed loop")
+        if not looked:
+            return
+        if self.shared and any(_on_gpu(one).untouched() for one in self.sets):
+            raise ChildFailure(Reason.not_written, "outputs that it had written before were not written again")
+        if compares and self.verify is not None:
+            others = [one for one in self.sets if one not in renewed]
+            self.verify([*renewed, *self.draw.sample(others, min(1, len(others)))])
 
 
 class _Meddler:
-    """New values and poison in some sets while a round runs. `in_time`: early enough for the round's last pass.
+    """New values in some sets, and poison in these and others, while a round runs.
 
-    `verifies`: values are compared afterwards.
+    `in_time`: it was done before the round's last pass could begin, and before the child had answered.
     """
 
-    def __init__(self, measuring: _Measuring, passes: int, *, verifies: bool) -> None:
-        self.verifies = verifies
-        sets = measuring.draw.sample(measuring.sets, min(_MEDDLED, len(measuring.sets)))
-        changed = _CHANGED if measuring.planned.rounds > 1 else 1
-        self.changed, self.poisoned = sets[:changed], sets[changed:]
-        self.refresh, self.draw = measuring.refresh, measuring.draw
+    def __init__(self, measuring: _Measuring, passes: int, changed: Sequence[AnySet]) -> None:
+        self.measuring, self.changed = measuring, changed
+        others = [one for one in measuring.sets if one not in changed]
+        self.poisoned = measuring.draw.sample(others, min(_MEDDLED, len(others)))
         self.expected = passes * measuring.pass_seconds
         self.in_time = False
 
     def act(self) -> None:
         begin = time.perf_counter()
         time.sleep(0.25 * self.expected)
-        for one in self.changed:
-            self.refresh(one, self.draw)
+        if self.measuring.child.has_answered():
+            return
+        for one in self.changed:  # moved and turned only: an index or a mask that changed under a kernel could break it
+            self.measuring.refresh(one, self.measuring.draw, False)
             one.poison(one.pattern)
         for one in self.poisoned:
             one.poison(one.pattern)
         torch.cuda.synchronize()
-        self.in_time = time.perf_counter() - begin < 0.7 * self.expected
+        early = time.perf_counter() - begin < 0.7 * self.expected
+        self.in_time = early and not self.measuring.child.has_answered()
+
+
+def intact(sets: Sequence[AnySet]) -> bool:
+    """Whether every output of these sets still holds its poison, to the byte."""
+    return all(_on_gpu(one).intact() for one in sets)
 
 
 def _on_gpu(one: AnySet) -> CudaSet:

@@ -245,9 +245,12 @@ def _guard(control: socket.socket) -> int:
 def _wipe(plain: bool) -> None:
     """Remove what an earlier child left for a later one: files in /tmp and /dev/shm, System V objects.
 
-    In plain isolation those places are the user's own, and are left alone.
+    In plain isolation those places are the user's own, and are left alone; TMPDIR is the sandbox's.
     """
     if plain:
+        scratch = os.environ.get("TMPDIR")
+        if scratch and os.path.isdir(scratch):
+            _empty(scratch, [])
         return
     with open("/proc/self/mounts") as file:
         mounts = {line.split()[1] for line in file}

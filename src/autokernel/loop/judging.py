@@ -47,6 +47,10 @@ class JudgeBench:
     def prefetch(self, sources: Sequence[str]) -> None:
         self._judge.kernels.prefetch(sources)
 
+    def rest(self) -> None:
+        """On a GPU the sets of a task may be gigabytes, and are made anew in a second."""
+        self._judge.rest()
+
     def close(self) -> None:
         """A judge holds nothing of its own; the sandbox is the executor's."""
 

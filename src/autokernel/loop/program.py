@@ -56,7 +56,8 @@ _LANGUAGE = {
     "triton": '`LANGUAGE = "triton"`, kernels under `@triton.jit` (no import but torch and triton)',
 }
 _ADVICE = {
-    "cpp": "Parallelise over the outer dimension with OpenMP; let the compiler vectorise the inner loop; no `-ffast-math`.",
+    "cpp": "Parallelise over the outer dimension with OpenMP; let the compiler vectorise the inner loop; "
+    "no `-ffast-math`.",
     "triton": "Loads of 16 bytes a thread along the contiguous dimension, tens of kilobytes in flight on each "
     "multiprocessor;\n  a whole row in registers while it fits; launch on the current stream, and don't wait for it.",
 }
