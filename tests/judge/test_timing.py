@@ -224,7 +224,7 @@ def test_too_few_sets_for_a_plan_are_an_error(sandbox, sets):
 
 def test_rolling_gives_new_numbers_and_leaves_indices(sets):
     before = sets[0].inputs[0].clone()
-    rolling([X, INDEX])(sets[0], random.Random(5))
+    rolling([X, INDEX])(sets[0], random.Random(5), False)
     assert not torch.equal(sets[0].inputs[0], before)
     assert torch.equal(sets[0].inputs[0].abs().flatten().sort().values, before.abs().flatten().sort().values)
     assert torch.equal(sets[0].inputs[1], torch.arange(64))
