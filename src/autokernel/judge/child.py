@@ -80,6 +80,10 @@ class Runner:
         """On the CPU there are no graphs."""
         return self.run(0, passes * len(self.calls))
 
+    def part(self, count: int) -> float:
+        """As `replay`."""
+        return self.run(0, count)
+
     def run(self, first: int, count: int) -> float:
         """`count` launches over the sets in rotation from `first` on. Seconds by this process's own clock (a claim)."""
         sets = len(self.calls)
@@ -141,6 +145,8 @@ def _serve(channel: socket.socket, runner: Runner | GraphRunner) -> None:
                     runner.flush()
             elif request.operation is Operation.replay:
                 claimed, remark = runner.replay(request.calls), runner.remark
+            elif request.operation is Operation.part:
+                claimed = runner.part(request.first)
             else:
                 claimed = runner.run(request.first, request.calls)
         except BaseException as error:

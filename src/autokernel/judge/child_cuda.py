@@ -98,29 +98,34 @@ class GraphRunner:
     def replay(self, passes: int) -> float:
         """`passes` times every set. Seconds by events (a claim)."""
         if self.graph is None and not self.remark:
-            self._capture()
+            self.graph = self._captured(self._plain)
         graph = self.graph
         return _timed(lambda: _repeat(graph.replay if graph is not None else self._plain, passes))
 
-    def _plain(self) -> None:
-        for call in self.calls:
+    def part(self, count: int) -> float:
+        """One pass over the first `count` sets, captured by itself."""
+        graph = self._captured(lambda: self._plain(count)) if not self.remark else None
+        return _timed(graph.replay if graph is not None else lambda: self._plain(count))
+
+    def _plain(self, count: int | None = None) -> None:
+        for call in self.calls[:count]:
             call()
 
-    def _capture(self) -> None:
-        self._plain()  # whatever a first call sets up
+    def _captured(self, launches: Call) -> torch.cuda.CUDAGraph | None:
+        launches()  # whatever a first call sets up
         torch.cuda.synchronize()
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph):
-                self._plain()
+                launches()
         except Exception as error:
             torch.cuda.set_stream(stream)  # a capture that fails to end leaves its own in force
             if "unjoined" in str(error).lower():
                 raise Unjoined("launch returned while work on another stream was not joined") from error
             self.remark = f"no CUDA graph: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
             torch.cuda.synchronize()
-            return
-        self.graph = graph
+            return None
+        return graph
 
 
 def _flushing(flush: Call) -> Call:

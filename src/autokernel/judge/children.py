@@ -123,6 +123,10 @@ class Child:
         request = Request(Operation.replay, protocol.new_nonce(), 0, passes)
         return self._command(request, deadline, self._samples(self.sets), meanwhile)
 
+    def part(self, count: int, deadline: float) -> None:
+        """On a GPU: one pass over the first `count` sets, as `replay`; the others are none of the kernel's business."""
+        self._command(Request(Operation.part, protocol.new_nonce(), count, 1), deadline)
+
     def _samples(self, touched: Sequence[AnySet]) -> list[AnySample]:
         if self.kernel.flushes:
             return []

@@ -51,6 +51,7 @@ class Operation(enum.IntEnum):
     call = 1  # one launch over set `first`
     loop = 2  # `calls` launches over the sets in rotation, beginning with set `first`
     replay = 4  # on a GPU: `calls` passes over all sets, each pass one CUDA graph
+    part = 5  # on a GPU: one pass over the first `first` sets, as a graph of its own
     flush = 3  # trusted opponents only: copy what was returned last into the outputs
 
 

@@ -122,6 +122,7 @@ class _Measuring:
             self.child.loop(len(self.sets), self.deadline)
             self._settle()
             self._calibrate()
+            self._part()
             singles = [self._round(1)[0] for _ in range(SINGLES if self._several() else 1)]
             rounds = self._rounds()
         finally:
@@ -215,6 +216,19 @@ class _Measuring:
             passes = math.ceil(passes * min(8.0, 0.012 / max(more, 1e-5) + 1))
             more = self._round(passes)[0] - single
         self.pass_seconds = max(more, 1e-6) / (passes - 1)
+
+    def _part(self) -> None:
+        """A pass over some of the sets must leave the others alone: a launch does its own work, and no other's."""
+        if self.trusted or not self.shared or not self._several() or len(self.sets) < 2:
+            return
+        count = self.draw.randrange(1, len(self.sets))
+        self._prepare()
+        self.child.part(count, self.deadline)
+        if any(_on_gpu(one).untouched() for one in self.sets[:count]):
+            raise ChildFailure(Reason.not_written, "outputs were not written in a pass over some of the sets")
+        if not intact(self.sets[count:]):
+            raise ChildFailure(Reason.out_of_bounds, "outputs that belong to other calls were written")
+        self._settle()
 
     # --- what the parent does to the sets -----------------------------------------------------------------------------
 

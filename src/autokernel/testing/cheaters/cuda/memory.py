@@ -126,6 +126,7 @@ CASES = (
         "every set's work in the first call of a captured round",
         _ALL_AT_ONCE,
         (*ANY_STAGE, Stage.confirm),
+        Reason.out_of_bounds,
         Reason.not_written,
         Reason.stale_output,
         Reason.wrong_values,
@@ -133,6 +134,25 @@ CASES = (
         Reason.late_write,
         Reason.time_disagrees,
         Reason.time_impossible,
+        task="rms_norm_bf16",
+        level="full",
+        suspect=True,
+    ),
+    cheat(
+        "half of the passes it is asked for",
+        """
+import autokernel.judge.child_cuda as harness
+
+whole = harness._repeat
+harness._repeat = lambda call, count: whole(call, -(-count // 2))
+
+
+def launch(x, weight, out):
+    rms_norm(x, weight, out)
+""",
+        (Stage.timing, Stage.confirm),
+        Reason.time_disagrees,
+        twin="def launch(x, weight, out):\n    rms_norm(x, weight, out)\n",
         task="rms_norm_bf16",
         level="full",
         suspect=True,

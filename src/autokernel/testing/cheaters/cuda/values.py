@@ -101,17 +101,4 @@ def launch(x, weight, out):
         twin="def launch(x, out):\n    softmax(x, out)",
         task="softmax",
     ),
-    cheat(
-        "a decoy that is never launched, and a library call",
-        """
-def launch(x, weight, out):
-    if x.shape[0] < 0:
-        rms_norm(x, weight, out)
-    out.copy_(torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, 1e-5))
-""",
-        (Stage.check, Stage.smoke),
-        Reason.bad_source,
-        Reason.protocol,
-        library_calls=False,
-    ),
 )
