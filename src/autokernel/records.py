@@ -508,6 +508,7 @@ class OutputRow(Record):
     worst: UpperBound
     top1_agreement: float | None = None
     passed: bool
+    reference: Literal["float64", "eager"] = "float64"  # eager: no float64 run existed, or was too large
 
 
 class WinnerRow(Record):

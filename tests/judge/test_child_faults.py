@@ -184,7 +184,30 @@ def launch(x, out):
     time.sleep(600)
 """
     )
-    assert failure(best, source).reason is Reason.protocol
+    child, _ = run_until_failure(best, source)
+    with pytest.raises(ChildFailure) as caught:  # the second one, if the child was stopped before it could be sent
+        child.call(0, DEADLINE)
+    assert caught.value.reason is Reason.protocol
+
+
+def run_until_failure(sandbox, source):
+    """A child after one call, which may have failed already; then a second call fails for the same reason."""
+    sets = fresh_sets()
+    child = sandbox.spawn(Kernel("source", source), sets, deadline=DEADLINE)
+    try:
+        child.call(0, DEADLINE)
+    except ChildFailure as failed:
+        assert failed.reason is Reason.protocol
+        child = Failed(failed)
+    return child, sets
+
+
+class Failed:
+    def __init__(self, failure):
+        self.failure = failure
+
+    def call(self, index, deadline):
+        raise self.failure
 
 
 def test_a_done_said_by_another_process_is_out_of_protocol(sandbox):

@@ -7,13 +7,15 @@ torch.compile a cache of its own; before that, a wrapper with a fresh code objec
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
+from torch import fx
 
 from autokernel.install.graphs import EagerGraphs
 
@@ -121,6 +123,39 @@ def like_dynamo(module: Any, original: Any) -> None:
     for name in ("_param_name_to_source", "_unstatic_param_names"):
         if hasattr(original, name):
             setattr(module, name, getattr(original, name))
+
+
+OPERATORS = ("autokernel", "autokernel_attention")  # namespaces of the operators that we put into graphs
+
+
+def make_known(module: fx.GraphModule) -> None:
+    """Tell Inductor of our operators in a graph before it meets them.
+
+    Of one it meets first, torch 2.11 writes out for its log all that the operator depends on, without sharing: a text
+    that doubles with every layer of a residual network. Nothing else changes: it makes the same fallback by itself.
+    """
+    from torch._inductor.lowering import lowerings, make_fallback, tag_to_layout_constraint
+
+    exact = tag_to_layout_constraint(torch.Tag.needs_exact_strides)
+    for node in module.graph.nodes:
+        target = node.target
+        ours = isinstance(target, torch._ops.OpOverload) and target.namespace in OPERATORS
+        if ours and target not in lowerings:
+            make_fallback(target, layout_constraint=exact, warn=False, override_decomp=True)
+
+
+@contextlib.contextmanager
+def room_for_variants() -> Iterator[None]:
+    """Where `torch.compile` shares one limit of recompilations among all its calls (before 2.12), a limit that the
+    variants of a proof don't reach: beyond it Dynamo runs eager without a word."""
+    if "isolate_recompiles" in inspect.signature(torch.compile).parameters:
+        yield
+        return
+    with torch._dynamo.config.patch(recompile_limit=_MANY):
+        yield
+
+
+_MANY = 64
 
 
 def _fresh(model: Callable[..., Any]) -> Callable[..., Any]:

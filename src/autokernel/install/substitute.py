@@ -20,7 +20,7 @@ from autokernel.graph import CapturedGraph, Skipped
 from autokernel.graph.capture import make_backend
 from autokernel.graph.replace import replace
 from autokernel.install import Winner
-from autokernel.install.compiling import UNCOMPILED, Mode, inductor_patches, like_dynamo
+from autokernel.install.compiling import UNCOMPILED, Mode, inductor_patches, like_dynamo, make_known
 from autokernel.install.ops import Operator, misfit, operator
 
 Backend = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -120,6 +120,7 @@ class Substitution:
 
         if self._original is not None and module is not self._original:
             like_dynamo(module, self._original)
+        make_known(module)
         compiled: Any = compile_fx(module, list(inputs), config_patches=inductor_patches(self.mode))
         return cast("Callable[..., Any]", compiled)
 

@@ -131,6 +131,14 @@ def start() -> None:
         _server = _Server()
 
 
+def stop() -> None:
+    """End the compiling process, if there is one; the next reference starts another."""
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+
+
 class _Server:
     """The compiling process. Jobs go in as lines of JSON; a line comes back when one is done."""
 

@@ -85,6 +85,10 @@ class _Benches:
         return JudgeBench(judge)
 
     def close(self) -> None:
+        if self._device != "cpu":
+            from autokernel.judge import inductor
+
+            inductor.stop()  # its process holds memory of the device that whoever comes next may want
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None

@@ -127,11 +127,11 @@ def _outputs(proof: Proof) -> Iterable[RenderableType]:
     for row in proof.outputs:
         text = Text(f"Output {row.name} is ", style="default")
         text.append("right" if row.passed else "WRONG", style="green" if row.passed else "bold red")
-        text.append(
-            f": largest error {units.error(row.max_error)} against float64, eager's own "
-            f"{units.error(row.eager_max_error)}; {units.of_allowed(row.worst)}",
-            style="default not bold",
-        )
+        words = f"largest error {units.error(row.max_error)} against float64, eager's own "
+        words += units.error(row.eager_max_error)
+        if row.reference == "eager":
+            words = f"largest difference from eager {units.error(row.max_error)}"
+        text.append(f": {words}; {units.of_allowed(row.worst)}", style="default not bold")
         if row.top1_agreement is not None:
             text.append(f"; same top-1 {units.percent(row.top1_agreement)}", style="default not bold")
         yield text

@@ -38,13 +38,20 @@ class InModel:
 
 
 def leave_out(
-    workload: Workload, winners: Sequence[Winner], full: Variant, *, left: Callable[[], float], say: Say
+    workload: Workload,
+    winners: Sequence[Winner],
+    full: Variant,
+    *,
+    left: Callable[[], float],
+    say: Say,
+    took: float = 0.0,
 ) -> dict[str, InModel]:
-    """Task id (or ATTENTION) → what it does to the model. `left()`: seconds that may still be used here."""
+    """Task id (or ATTENTION) → what it does to the model. `left()`: seconds that may still be used here; `took`: those
+    that building the full model took."""
     found: dict[str, InModel] = {}
     without: dict[str, Variant] = {}
     wait = wait_for(workload)
-    longest, one = 0.0, _seconds(full, wait)
+    longest, one = took, _seconds(full, wait)
     for name, rest, attention in _sets(winners, full):
         timing = _ROUNDS * (len(without) + 2) * max(one, BLOCK_SECONDS)
         if left() < timing + 1.5 * longest:

@@ -97,21 +97,25 @@ def _check_case(
             comparison = _compare(value, others, exact, spread.get(name))
         except torch.OutOfMemoryError:
             _once(check, f"{label}: no memory to compare it in float64; it is compared with eager's")
-            comparison = compare_to_eager(value, eager[name])
+            comparison, exact = compare_to_eager(value, eager[name]), None
         if not comparison.compared:
             check.uncompared.append(label)
             check.notes.append(f"{label}: nothing was compared, it is NaN or infinite everywhere")
-        check.rows.append(_row(label, value, eager[name], comparison))
+        check.rows.append(_row(label, value, eager[name], comparison, exact))
 
 
 def _compare(ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor | None, spread: Tensor | None) -> Comparison:
     eager = honest["eager"]
-    if not eager.is_floating_point() or reference is None or reference.shape != eager.shape:
+    if reference is None or not _has_reference(eager, reference):
         return compare_to_eager(ours, eager)
     return compare(ours, honest, reference, spread)
 
 
-def _row(name: str, ours: Tensor, eager: Tensor, found: Comparison) -> OutputRow:
+def _has_reference(eager: Tensor, reference: Tensor | None) -> bool:
+    return eager.is_floating_point() and reference is not None and reference.shape == eager.shape
+
+
+def _row(name: str, ours: Tensor, eager: Tensor, found: Comparison, reference: Tensor | None) -> OutputRow:
     return OutputRow(
         name=name,
         max_error=found.max_error,
@@ -119,6 +123,7 @@ def _row(name: str, ours: Tensor, eager: Tensor, found: Comparison) -> OutputRow
         worst=found.worst,
         top1_agreement=_top1(ours, eager),
         passed=found.worst <= 1.0,
+        reference="float64" if _has_reference(eager, reference) else "eager",
     )
 
 

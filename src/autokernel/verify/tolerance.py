@@ -40,14 +40,19 @@ def compare(ours: Tensor, honest: Mapping[str, Tensor], reference: Tensor, sprea
     usable = torch.isfinite(eager) & torch.isfinite(reference)
     if not bool(usable.any()):
         return _without_values(eager)
-    exact = reference[usable]
-    error = (ours[usable].double() - exact).abs()
+    whole = bool(usable.all())  # as a rule: then no index of eight bytes an element is made for a table of logits
+
+    def chosen(value: Tensor) -> Tensor:
+        return value.reshape(-1) if whole else value[usable]
+
+    exact = chosen(reference)
+    error = (chosen(ours).double() - exact).abs()
     largest = torch.zeros_like(exact)  # error of any honest run; one at a time, since a logit table of float64 is large
     for value in honest.values():
-        torch.maximum(largest, (value[usable].double() - exact).abs_().nan_to_num_(0, 0, 0), out=largest)
+        torch.maximum(largest, (chosen(value).double() - exact).abs_().nan_to_num_(0, 0, 0), out=largest)
     with torch.device(exact.device):
-        allowed = tolerance(exact, largest, spread[usable] if spread is not None else None, ours.dtype)
-    eager_error = float((eager[usable].double() - exact).abs_().max())
+        allowed = tolerance(exact, largest, chosen(spread) if spread is not None else None, ours.dtype)
+    eager_error = float((chosen(eager).double() - exact).abs_().max())
     return Comparison(float(error.max()), eager_error, float((error / allowed).max()))
 
 

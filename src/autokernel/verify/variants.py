@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 import warnings
@@ -49,6 +50,7 @@ class Variant:
     mode: Mode
     model: Callable[..., Any]
     once: Callable[[], None]
+    seconds: float = 0.0  # that building it took
 
 
 def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Callable[[float], bool]) -> list[Variant]:
@@ -60,13 +62,15 @@ def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Calla
     took: dict[Mode, float] = {}
     for mode in modes:
         name = BASELINES[mode]
+        log.say(f"baseline {name}: compiling")
         if not enough(_expected(mode, took)):
             log.note(f"the baseline {name} is left out (not measured): too little time is left to compile it")
             continue
 
         def build(mode: Mode = mode, name: str = name) -> Variant:
-            # our kernels' graphs are compiled a shape at a time; symbolic sizes would be a weaker baseline
-            compiled = baseline(workload.model, mode, dynamic=False if len(workload.cases) > 1 else None)
+            # our kernels' graphs are compiled a shape at a time; symbolic sizes, which Dynamo also takes over from
+            # other models of the process, would be a weaker baseline
+            compiled = baseline(workload.model, mode, dynamic=False)
             if mode == "eager-graphs":
                 _refuse_other_values(workload, compiled)
             return _warm(Variant(name, mode, compiled, _once(compiled, workload)), workload, log.say)
@@ -110,14 +114,19 @@ def ours(
     Raises what compiling or a kernel raises, and NotGraphable.
     """
 
+    say(f"{name}: installing {len(winners)} kernel(s){' and attention' if attention else ''}")
+
     def build() -> Variant:
-        model = install(workload.model, winners, mode, attention=attention, keep_outputs=False)
+        # in eager-graphs users get copies of the outputs; elsewhere what torch itself would give them
+        model = install(workload.model, winners, mode, attention=attention, keep_outputs=mode == "eager-graphs")
         variant = _warm(Variant(name, mode, model, _once(model, workload)), workload, say)
         if mode == "eager-graphs" and model.fallbacks:
             raise NotGraphable(detail="calls with our kernels fell back to the original")
         return variant
 
-    return _twice(build, say)
+    begin = time.monotonic()
+    variant = _twice(build, say)
+    return dataclasses.replace(variant, seconds=time.monotonic() - begin)
 
 
 def installed(variant: Variant) -> Installed:
