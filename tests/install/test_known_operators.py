@@ -28,9 +28,18 @@ def test_no_operator_of_ours_is_written_out_by_inductor(winners_of, monkeypatch)
     assert sum(installed.replaced.values()) == len(winners)
 
 
-@pytest.mark.parametrize("count", [1, 30])
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x):
+        return x + torch.softmax(self.linear(x), -1)
+
+
+@pytest.mark.parametrize("count", [2, 24])
 def test_a_deep_model_is_compiled_like_a_shallow_one(winners_of, count):
-    model, x = nn.Sequential(*(Residual() for _ in range(count))), torch.randn(4, 32)
+    model, x = nn.Sequential(*(Layer() for _ in range(count))).eval(), torch.randn(4, 32)
     winners = winners_of(model, x)
     installed = install(model, winners, "default")
     with torch.no_grad():
