@@ -51,7 +51,7 @@ def test_more_variants_than_dynamo_s_limit_each_run_their_own_code():
     model, x = Broken(), torch.randn(2, 4)
     backends = [Recorder() for _ in range(torch._dynamo.config.recompile_limit + 4)]
     variants = [compile_alone(model, backend=backend) for backend in backends]
-    with torch.no_grad():
+    with torch.no_grad(), compiling.room_for_variants():
         for _ in range(2):
             for variant in variants:
                 assert torch.equal(variant(x), model(x))

@@ -5,15 +5,17 @@ pass. Eight fresh children of one kernel agree to 0.5 % like this, where rounds 
 
 Rounds repeat their inputs, so what must keep a kernel from saving work on repeats is done while it runs: in a long
 round the parent gives new values to some sets and poisons the outputs of others. Whoever skips the writing of what it
-wrote before leaves poison; whoever remembers results leaves the old ones. And before them, single passes on values
-that are new in every set are timed on their own: what takes longer there than in a repeat is SUSPECT (`first_pass`).
+wrote before leaves poison; whoever remembers results leaves the old ones. A pass over some of the sets must leave the
+others alone. And single passes on values that are new in every set are timed on their own: what takes longer there than
+in a repeat is SUSPECT (`contest.slower_at_first`); that is also how passes that were not run show, where a pass lasts
+long enough.
 
-A process that is stopped has not stopped its GPU work. So the outputs are poisoned after every round, and must stay so
-for twice the time of a pass: a "done" that came too early, or a kernel that waits for the next inputs on the device,
+A process that is stopped has not stopped its GPU work. So the outputs are poisoned after every round, and before every
+launch, and must stay so for about the time of a pass: a "done" that came too early, or a kernel that waits for the next inputs on the device,
 writes into the poison.
 
-R sets are more than the L2 cache holds (R·bytes ≥ 3 × L2) for a task that finds its tensors cold, and half of it at
-most for one that finds them in the cache.
+R sets are more than the L2 cache holds (R·bytes ≥ 3 × L2; as many as memory allows where something may be kept) for a
+task that finds its tensors cold, and half of it at most for one that finds them in the cache.
 """
 
 from __future__ import annotations
