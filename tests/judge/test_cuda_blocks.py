@@ -1,0 +1,238 @@
+"""Whole blocks of a GPU's timing against children of this process, whose time is made up and whose cheats are real.
+
+The sets lie in memory of the CPU; everything that the parent does to them, and looks for in them, is the real thing.
+"""
+
+import math
+import random
+
+import pytest
+import torch
+
+from autokernel.judge import cuda_buffers, timing_cuda
+from autokernel.judge.buffers import placed
+from autokernel.judge.children import ChildFailure, Kernel
+from autokernel.judge.contest import slower_at_first
+from autokernel.judge.cuda_buffers import CudaSet
+from autokernel.judge.timing import Plan, rolling
+from autokernel.records import Reason, TensorSpec
+
+X = TensorSpec(name="x", dtype="float32", shape=(64, 8), stride=(8, 1))
+OUT = TensorSpec(name="out", dtype="float32", shape=(64, 8), stride=(8, 1))
+KERNEL = Kernel("source", "")
+SETS, PASS, WAKING = 8, 1e-3, 8e-4  # seconds that a pass takes, and a round besides
+
+
+class Memory:
+    def __init__(self, size):
+        self._bytes = torch.zeros(size, dtype=torch.uint8)
+
+    def handle(self):
+        return "00" * 64
+
+    def bytes(self):
+        return self._bytes
+
+
+class Honest:
+    """Writes 2·x into every set of a pass. `take` is what `passes` take; cheats override one thing each."""
+
+    claimed_seconds, remark, closed = 0.0, "", False
+
+    def __init__(self, sets):
+        self.sets, self.passes = list(sets), 0
+        self.noise = random.Random(7)
+
+    def launch(self, one):
+        torch.mul(one.inputs[0], 2, out=one.outputs[0])
+
+    def all_of(self, sets):
+        for one in sets:
+            self.launch(one)
+            one.armed = False
+
+    def take(self, passes):
+        return WAKING + self.noise.uniform(0, 1e-4) + passes * PASS
+
+    def loop(self, calls, deadline, first=0):
+        self.all_of(self.sets)
+        return self.take(1)
+
+    def replay(self, passes, deadline, meanwhile=None):
+        self.all_of(self.sets)
+        if meanwhile is not None:
+            meanwhile()
+            self.again()
+        self.claimed_seconds = passes * PASS
+        return self.take(passes)
+
+    def again(self):
+        """The passes after the parent has meddled."""
+        self.all_of(self.sets)
+
+    def part(self, count, deadline):
+        self.all_of(self.sets[:count])
+
+    def has_answered(self):
+        return False
+
+    def close(self):
+        self.closed = True
+
+
+class Sandbox:
+    transport = "ipc"
+
+    def __init__(self, kind):
+        self.kind, self.child = kind, None
+
+    def spawn(self, kernel, sets, *, deadline):
+        self.child = self.kind(sets)
+        return self.child
+
+
+@pytest.fixture(autouse=True)
+def without_a_device(monkeypatch):
+    monkeypatch.setattr(cuda_buffers, "Allocation", Memory)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+def fresh(spec):
+    return torch.randn(spec.shape)
+
+
+def make_set():
+    one = CudaSet(*placed([fresh(X)], [OUT], "cpu"))
+    one.rewrite([fresh(X)])
+    one.poison(0)
+    return one
+
+
+def right(sets):
+    for one in sets:
+        if not torch.equal(one.outputs[0], one.inputs[0] * 2):
+            raise ChildFailure(Reason.wrong_values, "not twice the input")
+
+
+def measure(kind, *, rounds=2, overhead=WAKING + 3e-4):
+    sandbox = Sandbox(kind)
+    sets = [make_set() for _ in range(SETS)]
+    refresh = rolling([X], lambda one: one.rewrite([fresh(X)]))
+    planned = Plan(sets=SETS, short=0, long=0, rounds=rounds)
+    try:
+        return timing_cuda.measure_block(
+            sandbox, KERNEL, sets, planned, refresh=refresh, deadline=9.0, overhead=overhead, verify=right
+        )
+    finally:
+        assert sandbox.child is None or sandbox.child.closed
+
+
+def refused(kind, **more):
+    with pytest.raises(ChildFailure) as caught:
+        measure(kind, **more)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_honest_kernel_s_time_is_found(rounds):
+    block = measure(Honest, rounds=rounds)
+    assert block.seconds == pytest.approx(PASS / SETS, rel=0.02)
+    assert block.claimed == pytest.approx(PASS / SETS, rel=0.02)
+    assert block.sets == SETS and len(block.rounds) == 2 * rounds
+
+
+def test_a_trusted_side_is_charged_its_slope_and_tells_what_a_round_costs():
+    block = measure(Honest, overhead=math.inf)
+    assert block.seconds == pytest.approx(PASS / SETS, rel=0.02)
+    assert WAKING < block.overhead < WAKING + 4e-4 and block.waking == pytest.approx(WAKING, rel=0.2)
+
+
+def test_skipped_writes_on_repeats_leave_poison():
+    class Skips(Honest):
+        def again(self):
+            for one in self.sets:
+                if one.inputs_changed():
+                    self.launch(one)
+
+    assert refused(Skips) is Reason.not_written
+
+
+def test_remembered_results_are_wrong_for_changed_values():
+    class Remembers(Honest):
+        def replay(self, passes, deadline, meanwhile=None):
+            known = {id(one): one.inputs[0] * 2 for one in self.sets}
+            self.launch = lambda one: one.outputs[0].copy_(known[id(one)])
+            return super().replay(passes, deadline, meanwhile)
+
+    assert refused(Remembers) is Reason.wrong_values
+
+
+def test_a_done_that_came_too_early_writes_into_the_poison(monkeypatch):
+    late = []
+    sandbox_sleep = timing_cuda.time.sleep
+
+    def sleep(seconds):
+        for child in late:
+            child.all_of(child.sets)
+        sandbox_sleep(seconds)
+
+    class Late(Honest):
+        def replay(self, passes, deadline, meanwhile=None):
+            late.clear()
+            seconds = super().replay(passes, deadline, meanwhile)
+            late.append(self)
+            return seconds
+
+    monkeypatch.setattr(timing_cuda.time, "sleep", sleep)
+    assert refused(Late) is Reason.late_write
+
+
+def test_work_for_other_calls_is_seen_in_a_part_of_a_pass():
+    class AllAtOnce(Honest):
+        def part(self, count, deadline):
+            self.all_of(self.sets)
+
+    assert refused(AllAtOnce) is Reason.out_of_bounds
+
+
+def test_a_changed_input_is_seen():
+    class Changes(Honest):
+        def launch(self, one):
+            super().launch(one)
+            one.inputs[0][0, 0] += 1
+
+    assert refused(Changes) in (Reason.input_changed, Reason.wrong_values)
+
+
+def test_a_write_past_the_end_is_seen():
+    class Beyond(Honest):
+        def launch(self, one):
+            super().launch(one)
+            slot = one.layout.outputs[0]
+            one._bytes[slot.base + slot.bytes] ^= 1
+
+    assert refused(Beyond) in (Reason.out_of_bounds, Reason.late_write)
+
+
+class Dawdles(Honest):
+    """Long in short rounds, so that the slope is small."""
+
+    def take(self, passes):
+        return super().take(max(passes, 60)) if 1 < passes < 60 else super().take(passes)
+
+
+def test_dawdling_in_short_rounds_gains_next_to_nothing():
+    block = measure(Dawdles)
+    assert block.seconds > 0.99 * PASS / SETS
+
+
+class HalfThePasses(Honest):
+    def take(self, passes):
+        return WAKING + self.noise.uniform(0, 1e-4) + math.ceil(passes / 2) * PASS
+
+
+def test_passes_that_are_not_run_are_suspect():
+    probe = measure(Honest, overhead=math.inf)
+    honest, cheats = [measure(Honest) for _ in range(4)], [measure(HalfThePasses) for _ in range(4)]
+    assert slower_at_first(honest, probe) is None
+    assert slower_at_first(cheats, probe) is not None
