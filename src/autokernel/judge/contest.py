@@ -161,9 +161,13 @@ class Contest:
         """
         their_plan, our_plan = self.planned(opponent, candidate, trusted_candidate, quick)
         blocks: list[Block] = []
+        remarks: set[str] = set()
 
         def theirs() -> float:
-            return self.opponent_block(opponent, their_plan).seconds
+            block = self.opponent_block(opponent, their_plan)
+            if block.remark:
+                remarks.add(f"the opponent: {block.remark}")
+            return block.seconds
 
         def ours() -> float:
             block = self.block(candidate, our_plan, trusted_candidate)
@@ -172,7 +176,7 @@ class Contest:
 
         measured = rule.measure_pairs(theirs, ours, decide, order=self._order, first_look=1, on_pair=on_pair)
         claim = disagreement([1e6 * block.claimed for block in blocks], self.impossible_us())
-        self.remarks = sorted({block.remark for block in blocks if block.remark})
+        self.remarks = sorted(remarks | {block.remark for block in blocks if block.remark})
         return measured, claim or slower_at_first(blocks, self._probe)
 
     def opponent_block(self, opponent: Kernel, planned: Plan) -> Block:

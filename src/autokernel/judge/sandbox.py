@@ -88,9 +88,7 @@ class Sandbox:
         self.device, _, number = device.partition(":")
         self.index = int(number or 0)
         self.transport: Literal["ipc", "host"] = "ipc"  # how a GPU's buffers are shared; see `settle_transport`
-        # plain children share /tmp with everyone: theirs is a folder that is emptied before each, and goes in the end
-        self._folder = tempfile.TemporaryDirectory(prefix="autokernel-children-") if problem else None
-        self._scratch = self._folder.name if self._folder is not None else None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # TMPDIR of plain children, emptied before each
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._zygote_pid: int | None = None
@@ -120,6 +118,7 @@ class Sandbox:
         self._stop()
         if self._folder is not None:
             self._folder.cleanup()
+            self._folder = None
         if self._hidden:
             shut.show_self()
             self._hidden = False
@@ -221,6 +220,9 @@ class Sandbox:
             import torch
 
             torch.cuda.set_device(self.index)  # "cuda" means one device in this process, its children and compilers
+        if self.isolation == "plain" and self._folder is None:  # they share /tmp with everyone
+            self._folder = tempfile.TemporaryDirectory(prefix="autokernel-children-")
+        scratch = self._folder.name if self._folder is not None else None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         protocol.stamp_senders(ours)
         with theirs, open(os.devnull, "r+b") as null:
@@ -232,7 +234,7 @@ class Sandbox:
                     stdin=null,
                     stdout=null,
                     stderr=log,
-                    env=shut.environment(self.threads, self.cpp_cache, self._scratch),
+                    env=shut.environment(self.threads, self.cpp_cache, scratch),
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,  # Ctrl-C in the terminal is for the parent to handle
                     cwd="/",
