@@ -11,8 +11,8 @@ in a repeat is SUSPECT (`contest.slower_at_first`); that is also how passes that
 long enough.
 
 A process that is stopped has not stopped its GPU work. So the outputs are poisoned after every round, and before every
-launch, and must stay so for about the time of a pass: a "done" that came too early, or a kernel that waits for the next inputs on the device,
-writes into the poison.
+launch, and must stay so for about the time of a pass: a "done" that came too early, or a kernel that waits for the next
+inputs on the device, writes into the poison.
 
 R sets are more than the L2 cache holds (R·bytes ≥ 3 × L2; as many as memory allows where something may be kept) for a
 task that finds its tensors cold, and half of it at most for one that finds them in the cache.
