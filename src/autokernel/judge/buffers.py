@@ -180,13 +180,7 @@ class BufferSet:
 
     def rewrite(self, inputs: Sequence[Tensor]) -> None:
         """Give the inputs new values; shapes, strides and dtypes must be those of `create`. Raises ValueError."""
-        if len(inputs) != len(self.inputs):
-            raise ValueError(f"{len(inputs)} inputs for a set of {len(self.inputs)}")
-        for view, source in zip(self.inputs, inputs, strict=True):
-            if (view.dtype, view.shape, view.stride()) != (source.dtype, source.shape, source.stride()):
-                raise ValueError(
-                    f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}"
-                )
+        refuse_others(self.inputs, inputs)
         self._kept = [span(t) for t in inputs]
         self._sources = [_bits(t) for t in self._kept]
         self._shifts = [0] * len(inputs)
@@ -316,6 +310,15 @@ class BufferSet:
         slot = self.layout.inputs[index]
         begin = slot.offset * slot.words
         return self._input_bits[index][begin : begin + len(self._sources[index])]
+
+
+def refuse_others(views: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    """Raises ValueError for inputs whose number, dtypes, shapes or strides aren't those of a set."""
+    if len(inputs) != len(views):
+        raise ValueError(f"{len(inputs)} inputs for a set of {len(views)}")
+    for view, source in zip(views, inputs, strict=True):
+        if (view.dtype, view.shape, view.stride()) != (source.dtype, source.shape, source.stride()):
+            raise ValueError(f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}")
 
 
 def placed(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from autokernel.judge.buffers import CANARY_BYTES, Layout, Slot, placed, poison_word, torch_dtype
+from autokernel.judge.buffers import CANARY_BYTES, Layout, Slot, placed, poison_word, refuse_others, torch_dtype
 from autokernel.judge.buffers import span as span_of
 from autokernel.judge.cuda_memory import Allocation
 
@@ -76,13 +76,7 @@ class CudaSet:
 
     def rewrite(self, inputs: Sequence[Tensor]) -> None:
         """New values, of the shapes, strides and dtypes of `create`. The tensors are kept, not copied."""
-        if len(inputs) != len(self.inputs):
-            raise ValueError(f"{len(inputs)} inputs for a set of {len(self.inputs)}")
-        for view, source in zip(self.inputs, inputs, strict=True):
-            if (view.dtype, view.shape, view.stride()) != (source.dtype, source.shape, source.stride()):
-                raise ValueError(
-                    f"an input of {source.dtype} {tuple(source.shape)} where the set has {tuple(view.shape)}"
-                )
+        refuse_others(self.inputs, inputs)
         self._sources = [_bits(span_of(t)) for t in inputs]
         self._shifts = [0] * len(inputs)
         self._signs = [0] * len(inputs)
