@@ -170,14 +170,6 @@ class BufferSet:
         made.poison(0)
         return made
 
-    @property
-    def input_bytes(self) -> int:
-        return sum(slot.bytes for slot in self.layout.inputs)
-
-    @property
-    def output_bytes(self) -> int:
-        return sum(slot.bytes for slot in self.layout.outputs)
-
     def rewrite(self, inputs: Sequence[Tensor]) -> None:
         """Give the inputs new values; shapes, strides and dtypes must be those of `create`. Raises ValueError."""
         refuse_others(self.inputs, inputs)

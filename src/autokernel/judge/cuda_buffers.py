@@ -64,14 +64,6 @@ class CudaSet:
         made.poison(0)
         return made
 
-    @property
-    def input_bytes(self) -> int:
-        return sum(slot.bytes for slot in self.layout.inputs)
-
-    @property
-    def output_bytes(self) -> int:
-        return sum(slot.bytes for slot in self.layout.outputs)
-
     # --- inputs -------------------------------------------------------------------------------------------------------
 
     def rewrite(self, inputs: Sequence[Tensor]) -> None:
