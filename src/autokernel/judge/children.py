@@ -239,8 +239,10 @@ class Child:
         self._freeze()
         self.claimed_seconds, self.remark = reply.claimed_seconds, reply.text
         self._check(samples)
-        calls = len(self.sets) if request.operation is Operation.replay else request.calls
-        for index in range(request.first, request.first + min(calls, len(self.sets))):
+        first, calls = request.first, request.calls
+        if request.operation in (Operation.replay, Operation.part):
+            first, calls = 0, request.first or len(self.sets)
+        for index in range(first, first + min(calls, len(self.sets))):
             self.sets[index % len(self.sets)].armed = False
         return seconds
 

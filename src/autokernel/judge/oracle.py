@@ -296,12 +296,13 @@ def _full_precision(task: Task) -> Iterator[None]:
         return
     from autokernel.profile.ceilings_cuda import without_tf32
 
-    convolutions, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # an object of its own beside cuDNN's
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
     try:
         with without_tf32():
             yield
     finally:
-        torch.backends.cudnn.allow_tf32 = convolutions
+        convolutions.fp32_precision = before
 
 
 def _to_integer(node: fx.Node) -> bool:

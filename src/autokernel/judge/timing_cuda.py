@@ -83,18 +83,20 @@ def measure_block(
     deadline: float,
     overhead: float = 0.0,
     verify: Verify | None = None,
+    rolls: bool = True,
 ) -> Block:
     """Time `kernel` over `sets` in a fresh child, which is ended afterwards; as `timing.measure_block`.
 
 
     `overhead`: what a round takes at most besides its passes, as measured on a kernel of ours: what a kernel that
     dawdles in short rounds could hide. Infinite: the kernel is trusted, and its own slope counts.
+    `rolls`: whether `refresh` can give new values without drawing, which is what may be done under a running kernel.
     Raises ChildFailure, SandboxDied, TooSlowToLook.
     """
     draw = random.SystemRandom()
     used = list(sets[: planned.sets])
     draw.shuffle(used)
-    return _Measuring(sandbox, kernel, used, planned, refresh, deadline, overhead, verify, draw).run()
+    return _Measuring(sandbox, kernel, used, planned, refresh, deadline, overhead, verify, draw, rolls).run()
 
 
 class _Measuring:
@@ -109,7 +111,9 @@ class _Measuring:
         overhead: float,
         verify: Verify | None,
         draw: random.SystemRandom,
+        rolls: bool,
     ) -> None:
+        self.rolls = rolls
         self.kernel, self.sets, self.planned, self.refresh = kernel, sets, planned, refresh
         self.deadline, self.overhead, self.verify, self.draw = deadline, overhead, verify, draw
         self.trusted = math.isinf(overhead)
@@ -167,16 +171,18 @@ class _Measuring:
         """(passes, seconds, claimed seconds) of the timed rounds, in random order."""
         kinds = self.planned.rounds if self._several() else 1
         target = LONG_SECONDS * (1.0 if self.planned.rounds > 1 else QUICK)
-        for _ in range(_ATTEMPTS):
-            found = self._some_rounds(kinds, target)
+        for attempt in range(_ATTEMPTS + 1):
+            found, seen = self._some_rounds(kinds, target)
             long = max(passes for passes, _, _ in found)
             whole = statistics.median(seconds for passes, seconds, _ in found if passes == long)
-            if whole >= _LEAST_LENGTH * target or long == 2:
+            if whole < _LEAST_LENGTH * target and long > 2 and attempt < _ATTEMPTS:
+                self.pass_seconds = whole / long  # a pass was taken for longer than it is
+            elif seen or self.trusted or self._round(long, meddles=True, compares=True)[2]:
                 return found
-            self.pass_seconds = whole / long  # a pass was taken for longer than it is
-        return found
+        raise TooSlowToLook
 
-    def _some_rounds(self, kinds: int, target: float) -> list[tuple[int, float, float]]:
+    def _some_rounds(self, kinds: int, target: float) -> tuple[list[tuple[int, float, float]], bool]:
+        """Rounds as planned, and whether values were compared after one that was looked into."""
         short = max(1, round(target * SHORT_SECONDS / LONG_SECONDS / self.pass_seconds))
         long = max(short + 1, round(target / self.pass_seconds))
         order = [short, long] * kinds
@@ -189,11 +195,7 @@ class _Measuring:
             seconds, claimed, looked = self._round(passes, meddles=passes == long, compares=compares)
             found.append((passes, seconds, claimed))
             seen = seen or (compares and looked)
-        for _ in range(_ATTEMPTS):
-            if seen or self.trusted:
-                return found
-            seen = self._round(long, meddles=True, compares=True)[2]
-        raise TooSlowToLook
+        return found, seen
 
     def _round(self, passes: int, *, meddles: bool = False, compares: bool = False) -> tuple[float, float, bool]:
         """Seconds, what the child claims, and whether it was looked at while it ran, of passes that begin with new
@@ -288,20 +290,22 @@ class _Meddler:
         others = [one for one in measuring.sets if one not in changed]
         self.poisoned = measuring.draw.sample(others, min(_MEDDLED, len(others)))
         self.expected = passes * measuring.pass_seconds
+        self.until = min(0.7, 0.9 * (passes - 1) / passes) * self.expected  # the last pass begins after that
         self.in_time = False
 
     def act(self) -> None:
         begin = time.perf_counter()
-        time.sleep(0.25 * self.expected)
+        time.sleep(min(0.25 * self.expected, 0.5 * self.until))
         if self.measuring.child.has_answered():
             return
         for one in self.changed:  # moved and turned only: an index or a mask that changed under a kernel could break it
-            self.measuring.refresh(one, self.measuring.draw, False)
+            if self.measuring.rolls:
+                self.measuring.refresh(one, self.measuring.draw, False)
             one.poison(one.pattern)
         for one in self.poisoned:
             one.poison(one.pattern)
         torch.cuda.synchronize()
-        early = time.perf_counter() - begin < 0.7 * self.expected
+        early = time.perf_counter() - begin < self.until
         self.in_time = early and not self.measuring.child.has_answered()
 
 
