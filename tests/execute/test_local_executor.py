@@ -21,8 +21,26 @@ class Bench:
     def compare(self, comparison):
         return TIMING
 
+    def prefetch(self, sources):
+        self.events.append(f"prefetch {len(sources)} {self.path}")
+
+    def rest(self):
+        self.events.append(f"rest {self.path}")
+
     def close(self):
         self.events.append(f"close {self.path}")
+
+
+def test_a_task_rests_when_another_is_judged_and_not_when_something_is_compiled_ahead():
+    events = []
+    executor = LocalExecutor(lambda path: Bench(path, events))
+    executor.compare(PAIR)
+    executor.prefetch("tasks/01-norm", ["a", "b"])
+    executor.compare(PAIR)
+    executor.compare(PAIR.model_copy(update={"folder": "tasks/01-norm"}))
+    assert events == [
+        "open tasks/02-gelu", "open tasks/01-norm", "prefetch 2 tasks/01-norm", "rest tasks/02-gelu",
+    ]  # fmt: skip
 
 
 def test_a_bench_is_opened_once_for_each_task_and_closed_at_the_end():
