@@ -1,4 +1,4 @@
-"""What a kernel is asked a second time: other values at the same addresses, for every input that a caller may change."""
+"""What a kernel is asked a second time: other values at the same addresses, wherever a caller may change them."""
 
 import torch
 
