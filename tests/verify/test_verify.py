@@ -232,8 +232,8 @@ def test_attention_is_left_alone_on_the_cpu_unless_asked_for(attends):
 def test_baselines_that_the_time_is_not_enough_for_are_named(rows, monkeypatch):
     asked = []
 
-    def enough(seconds):
-        asked.append(seconds)
+    def enough():
+        asked.append(None)
         return len(asked) < 2
 
     monkeypatch.setattr(variants, "baseline", lambda model, mode, **_: compile_alone(model, backend="eager"))
@@ -242,9 +242,7 @@ def test_baselines_that_the_time_is_not_enough_for_are_named(rows, monkeypatch):
     with torch.no_grad():
         found = baselines(rows, order, log, enough)
     assert [variant.mode for variant in found] == ["eager", "default"]
-    assert asked[0] == 0
-    assert 0 < asked[1] < asked[2] == 2 * asked[1]
-    assert asked[3] == 0
+    assert len(asked) == len(order)
     for mode in order[1:]:
         assert any(f"the baseline {BASELINES[mode]} is left out (not measured)" in note for note in log.notes)
 

@@ -16,7 +16,7 @@ import torch
 from autokernel.errors import NotGraphable
 from autokernel.install import Winner
 from autokernel.install.backend import FallbackWarning, Installed, install
-from autokernel.install.compiling import BASELINES, GRAPHS, UNCOMPILED, Mode, baseline
+from autokernel.install.compiling import BASELINES, GRAPHS, Mode, baseline
 from autokernel.profile.state import clone, keeping_buffers
 from autokernel.verify.device import cuda_devices, wait_for
 from autokernel.verify.observe import fresh, observe
@@ -26,7 +26,6 @@ from autokernel.workload import Case, Workload
 Say = Callable[[str], None]
 _WARM_CALLS = 2
 _WARM_GRAPH_CALLS = 4  # one that runs, one that records, and two that replay
-_AUTOTUNING = 2.0  # max-autotune takes at least this many times the seconds of a plain compilation
 _MOST_REPEATS = 10  # a case met very often is not timed more often than this within one call
 
 
@@ -53,19 +52,15 @@ class Variant:
     seconds: float = 0.0  # that building it took
 
 
-def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Callable[[float], bool]) -> list[Variant]:
-    """Eager, and the baselines `modes` that this model allows and the time is enough for, in the order given.
-
-    `enough(seconds)`: whether that much may be spent on a build; what it is likely to take is known from those before.
-    """
+def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Callable[[], bool]) -> list[Variant]:
+    """Eager, and the baselines `modes` that this model allows and the time is enough for, in the order given."""
     found = [_warm(Variant("eager", "eager", workload.model, _once(workload.model, workload)), workload, log.say)]
-    took: dict[Mode, float] = {}
     for mode in modes:
         name = BASELINES[mode]
-        log.say(f"baseline {name}: compiling")
-        if not enough(_expected(mode, took)):
+        if not enough():
             log.note(f"the baseline {name} is left out (not measured): too little time is left to compile it")
             continue
+        log.say(f"baseline {name}: compiling")
 
         def build(mode: Mode = mode, name: str = name) -> Variant:
             # our kernels' graphs are compiled a shape at a time; symbolic sizes, which Dynamo also takes over from
@@ -75,22 +70,11 @@ def baselines(workload: Workload, modes: Sequence[Mode], log: Log, enough: Calla
                 _refuse_other_values(workload, compiled)
             return _warm(Variant(name, mode, compiled, _once(compiled, workload)), workload, log.say)
 
-        begin = time.monotonic()
         try:
             found.append(_twice(build, log.say))
         except Exception as error:  # whatever a compiler raises: the user could not run this baseline either
             log.note(f"the baseline {name} does not work for this model: {first_line(error)}")
-        else:
-            took[mode] = time.monotonic() - begin
     return found
-
-
-def _expected(mode: Mode, took: dict[Mode, float]) -> float:
-    """Seconds that building a baseline is likely to take on a device where compiling is most of it."""
-    if mode in UNCOMPILED:
-        return 0.0
-    plain = max((seconds for other, seconds in took.items() if other not in UNCOMPILED), default=0.0)
-    return plain * _AUTOTUNING if mode == "max-autotune" else plain
 
 
 def _refuse_other_values(workload: Workload, graphs: Callable[..., Any]) -> None:

@@ -100,7 +100,7 @@ def verify(
     measured = modes_of("cuda" if on_cuda else "cpu") if modes is None else tuple(modes)
     with torch.no_grad(), room_for_variants():
         # on CUDA a baseline that is left out may be the best one, so there the budget begins when all are compiled
-        known = baselines(workload, measured, log, lambda needs: on_cuda or clock.left(0.5) > 0)
+        known = baselines(workload, measured, log, lambda: on_cuda or clock.left(0.5) > 0)
         if on_cuda:
             clock.begin = time.monotonic()
         quick = job.measure(known, _QUICK * budget_seconds, 4)
