@@ -275,7 +275,7 @@ class _Measuring:
         if self.shared and any(_on_gpu(one).untouched() for one in self.sets):
             raise ChildFailure(Reason.not_written, "outputs that it had written before were not written again")
         if compares and self.verify is not None:
-            others = [one for one in self.sets if one not in renewed]
+            others = [one for one in self.sets if one not in renewed] if self._several() else []
             self.verify([*renewed, *self.draw.sample(others, min(1, len(others)))])
 
 
