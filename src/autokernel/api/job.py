@@ -91,8 +91,11 @@ def check_judging(proposer: str, isolation: Literal["auto", "bubblewrap", "plain
 
     if device_class(device) == "cuda":
         from autokernel.judge import inductor
+        from autokernel.languages.triton.language import Triton
 
-        getattr(get_language("triton"), "start", lambda: None)()
+        language = get_language("triton")
+        assert isinstance(language, Triton)
+        language.start()
         inductor.start()
     elif proposer == "search":
         compiler.version(compiler.find())

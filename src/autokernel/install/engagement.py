@@ -7,20 +7,20 @@ record of launched kernels is read too: an operator counts only when a kernel of
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from autokernel.profile.recorders import quiet
+
 
 def calls_seen(call: Callable[[], object], names: frozenset[str]) -> Counter[str]:
     """Run `call` once under the profiler; how often each operator of `names` ("autokernel::x") was dispatched."""
-    with _quiet(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+    with quiet(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
         call()
     return Counter(event.name for event in profiler.events() or () if event.name in names)
 
@@ -32,7 +32,7 @@ def launches_seen(call: Callable[[], object], names: frozenset[str]) -> tuple[Co
     for _ in range(2):  # the first use of the device's profiler in a process may record nothing of the device
         torch.cuda.synchronize()
         activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-        with _quiet(), profile(activities=activities, acc_events=True) as profiler:
+        with quiet(), profile(activities=activities, acc_events=True) as profiler:
             call()
             torch.cuda.synchronize()
         dispatched, launched = sort_events(profiler.events() or (), names)
@@ -78,16 +78,3 @@ def attribute(
 def _provably(task: str, name: str, runs: int, kernels: Mapping[str, frozenset[str]], places: Mapping[str, int]) -> int:
     others = sum(places[other] for other, names in kernels.items() if other != task and name in names)
     return max(0, runs - others)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """The profiler's library logs its start and stop on stderr unless told otherwise before its first use."""
-    name = "KINETO_LOG_LEVEL"
-    before = os.environ.get(name)
-    os.environ[name] = before or "99"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]

@@ -277,10 +277,6 @@ class BufferSet:
         """Whether the outputs' storages have changed since `snapshot`."""
         return not all(np.array_equal(a, b) for a, b in zip(self._output_bits, snapshot, strict=True))
 
-    def output_bits(self) -> list[Words]:
-        """The outputs' storages as words, views: for bitwise comparisons."""
-        return list(self._output_bits)
-
     def _fill(self, index: int) -> None:
         target, source, shift = self._target(index), self._sources[index], self._shifts[index]
         cut = len(source) - shift

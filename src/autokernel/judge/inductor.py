@@ -11,8 +11,8 @@ Inductor would change this one. That process stays for the next reference, since
 Packages are kept in the cache folder, by the hash of everything that decides them. Parameters of a KernelBench module
 become inputs, so that nothing is folded into constants.
 
-Cost: about 2 s of processor time for each reference, and once for a cache folder 10 s for Inductor's own headers; on a
-GPU, where the fastest of three compilations is taken, about 5 s.
+Cost on the CPU: about 2 s of processor time for each reference, and once for a cache folder 10 s for Inductor's own
+headers. On a GPU the fastest of three compilations is taken.
 """
 
 from __future__ import annotations

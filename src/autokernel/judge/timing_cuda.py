@@ -1,7 +1,7 @@
 """One timed block on a GPU: passes over R sets as CUDA graphs in a fresh child, by the parent's clock.
 
 A pass is one launch over each set. Rounds repeat it for about 30 and 100 ms; the slope between them is the time of a
-pass. Eight fresh children of one kernel agree to 0.5 % like this, where rounds of a few milliseconds agree to 5 %.
+pass. Fresh children of one kernel agree to 0.2–0.8 % like this, where rounds of a few milliseconds agree to 5 %.
 
 Rounds repeat their inputs, so what must keep a kernel from saving work on repeats is done while it runs: in a long
 round the parent gives new values to some sets and poisons the outputs of others. Whoever skips the writing of what it
