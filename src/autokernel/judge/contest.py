@@ -85,14 +85,21 @@ class Contest:
 
     def _gpu_plan(self, rounds: int = 2, cold: bool | None = None) -> Plan:
         chosen = self.cold if cold is None else cold
-        most = timing_cuda.MAX_BYTES if self.sandbox.transport == "ipc" else timing_cuda.HOST_BYTES
+        most = self._most_bytes() if self.sandbox.transport == "ipc" else timing_cuda.HOST_BYTES
         size, cache = self._set_bytes(), self._cache_bytes()
         return timing_cuda.plan(size, cache, cold=chosen, rounds=rounds, most_bytes=most)
 
     def _cache_bytes(self) -> int:
+        return int(self._properties().L2_cache_size)
+
+    def _most_bytes(self) -> int:
+        """Of all sets together; their sources take as much again."""
+        return min(timing_cuda.MAX_BYTES, int(self._properties().total_memory) // 8)
+
+    def _properties(self) -> Any:
         import torch
 
-        return int(torch.cuda.get_device_properties(self.sandbox.index).L2_cache_size)
+        return torch.cuda.get_device_properties(self.sandbox.index)
 
     def other_cache_us(self, kernel: Kernel) -> float | None:
         """Microseconds a call with the L2 cache in the other state than the one that ranks: one block.

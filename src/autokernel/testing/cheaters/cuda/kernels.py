@@ -85,7 +85,13 @@ def product(a, b, out, precision):
 """
 )
 
-BEFORE = {"rms_norm": RMS_NORM, "rms_norm_bf16": RMS_NORM, "softmax": SOFTMAX, "matmul": MATMUL}
+BEFORE = {
+    "rms_norm": RMS_NORM,
+    "rms_norm_bf16": RMS_NORM,
+    "rms_norm_large": RMS_NORM,
+    "softmax": SOFTMAX,
+    "matmul": MATMUL,
+}
 ANY_STAGE = (Stage.smoke, Stage.screen, Stage.shapes, Stage.stability, Stage.determinism, Stage.edges, Stage.timing)
 
 

@@ -153,7 +153,7 @@ def launch(x, weight, out):
         (Stage.timing, Stage.confirm),
         Reason.time_disagrees,
         twin="def launch(x, weight, out):\n    rms_norm(x, weight, out)\n",
-        task="rms_norm_bf16",
+        task="rms_norm_large",
         level="full",
         suspect=True,
     ),
