@@ -5,6 +5,7 @@ claim, then `do_bench` and the profiler's kernel duration, from a process of its
 The limits: spread ≤ 0.5 % for the median operation and ≤ 1 % for the worst; within 1 % of the child's events; within
 3 % of the profiler's kernel duration. `--ncu` adds Nsight Compute's duration where `ncu` is on the path.
 
+Kernels under 4 µs are shown, not held to the limits: profiling adds 0.1 to 0.2 µs to each.
 The profiler runs the kernels as the judge does, in a CUDA graph over as many distinct sets. In a graph a kernel's start
 may overlap its predecessor's end, or wait for it: `step` is from start to start, what a slope over many calls measures.
 """
@@ -29,6 +30,7 @@ from ops import CLOCK_OPS, Op
 
 DEADLINE = 60.0
 MEDIAN_SPREAD, WORST_SPREAD, CLAIM, PROFILER = 0.005, 0.01, 0.01, 0.03
+SHORTEST_US = 4.0  # what the limits are claimed for
 EXERCISES = ("judge/*.py", "task/file.py", "languages/triton/*.py")
 
 
@@ -111,7 +113,8 @@ def _agreement(found: Figures) -> Figures:
         "claim": abs(figures["claim"]) <= CLAIM,
         "profiler": abs(figures["profiler"]) <= PROFILER,
     }
-    return {**figures, "within": within, "passed": all(within.values())}
+    claimed = middle >= SHORTEST_US
+    return {**figures, "within": within, "held": claimed, "passed": all(within.values()) or not claimed}
 
 
 def table(results: dict[str, Figures]) -> str:
@@ -143,12 +146,13 @@ def table(results: dict[str, Figures]) -> str:
                 f"{row['step']:+.1%}",
                 f"{row['do_bench']['median_us']:.2f}",
                 f"{row['do_bench_offset_us']:+.1f}",
-                "ok" if not missed else "misses " + ", ".join(missed),
+                ("ok" if not missed else "misses " + ", ".join(missed)) + ("" if row["held"] else " (short)"),
             ]
         )
     if not lines:
         return "no row was measured"
-    return text_table(header, lines) + "\n" + _overall(list(results.values()))
+    held = [row for row in results.values() if row["held"]]
+    return text_table(header, lines) + ("\n" + _overall(held) if held else "")
 
 
 def _overall(rows: Sequence[Figures]) -> str:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from autokernel.judge.cuda_buffers import CudaSet
 
 MAX_SETS = 64
-MAX_BYTES = 6 << 30  # of all sets, on a device that has plenty (contest.py)
+MAX_BYTES = 2 << 30  # of all sets, on a device that has plenty (contest.py)
 HOST_BYTES = 64 << 20  # of all sets together, where every command copies them
 SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1
 SINGLES = 10
