@@ -1,6 +1,6 @@
 """One timed block on a GPU: passes over R sets as CUDA graphs in a fresh child, by the parent's clock.
 
-A pass is one launch over each set. Rounds repeat it for about 30 and 100 ms; the slope between them is the time of a
+A pass is one launch over each set. Rounds repeat it for about 20 and 130 ms; the slope between them is the time of a
 pass. Fresh children of one kernel agree to 0.2–0.8 % like this, where rounds of a few milliseconds agree to 5 %.
 
 Rounds repeat their inputs, so what must keep a kernel from saving work on repeats is done while it runs: in a long
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 MAX_SETS = 64
 MAX_BYTES = 2 << 30  # of all sets, on a device that has plenty (contest.py)
 HOST_BYTES = 64 << 20  # of all sets together, where every command copies them
-SHORT_SECONDS, LONG_SECONDS = 0.03, 0.1
+SHORT_SECONDS, LONG_SECONDS = 0.02, 0.13
 SINGLES = 10
-QUICK = 0.5  # how much shorter a block of one round each is: it tells whether a look is worth it, no more
+QUICK = 0.4  # how much shorter a block of one round each is: it tells whether a look is worth it, no more
 _MEDDLED = 8  # sets that are touched while a round runs
 _CHANGED = 2  # of these, sets that get new values
 _ATTEMPTS = 3

@@ -52,7 +52,16 @@ def main(argument: str) -> NoReturn:
 
 
 def _preload() -> None:
-    """What children on a GPU need, loaded without a CUDA context: Triton, and what Inductor's texts import."""
+    """What children on a GPU need, loaded without a CUDA context: Triton, and what Inductor's texts import.
+
+    Those imports take a second or two, which every block of Inductor's would pay. Nothing compiles in a child: a pool
+    of compiling processes, which Inductor starts where it may have several, would be started for nothing.
+    """
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ["TORCH_WARM_POOL"] = "0"
+    import torch._inductor.codegen.memory_planning
+    import torch._inductor.codegen.multi_kernel
+    import torch._inductor.select_algorithm  # noqa: F401
     from cuda.bindings import driver  # noqa: F401
     from torch._inductor.codecache import torch_key
     from triton.runtime import cache
