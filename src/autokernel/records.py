@@ -494,6 +494,7 @@ class BaselineRow(Record):
     ratio: float
     ci_low: float
     ci_high: float
+    pairs: int | None = None  # interleaved, that the ratio is from
 
 
 class OutputRow(Record):

@@ -40,6 +40,16 @@ def test_ratios_are_paired_by_round_so_a_drift_common_to_both_cancels():
     assert (ratio.low, ratio.high) == (pytest.approx(1.1), pytest.approx(1.1))
 
 
+def test_later_rounds_can_be_of_some_of_the_variants():
+    first = Rounds({"a": (2.0, 2.0), "b": (1.0, 1.0), "c": (9.0, 9.0)})
+    both = first.followed_by(Rounds({"a": (4.0,), "b": (2.0,)}))
+    assert both.seconds == {"a": (2.0, 2.0, 4.0), "b": (1.0, 1.0, 2.0), "c": (9.0, 9.0)}
+    assert both.ratio("a", "b").pairs == 3
+    assert both.ratio("c", "b").pairs == both.pairs == 2
+    with pytest.raises(ValueError, match="every round"):
+        both.followed_by(Rounds({"c": (9.0,)}))
+
+
 def test_the_garbage_collector_is_on_again_afterwards():
     measure({"a": lambda: None}, seconds=0, min_rounds=1, max_rounds=1, block_seconds=0.0)
     assert gc.isenabled()
@@ -56,5 +66,5 @@ def test_the_clock_waits_for_the_device_before_and_after_each_block():
         wait=lambda: events.append("wait"),
     )
     assert found.pairs == 4
-    blocks = ["wait", "call", "call", "call", "wait"] * 4
+    blocks = ["call", "call", "wait", "call", "call", "call", "wait"] * 4  # two of them before the clock runs
     assert events[-len(blocks) :] == blocks

@@ -1,6 +1,7 @@
 """Proofs of real models: a gain that is one, and everything that must not be called a gain."""
 
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from autokernel.verify.interval import Interval
 from autokernel.verify.leave_out import ATTENTION, InModel
 from autokernel.verify.speed import Rounds
 from autokernel.verify.variants import Log, Variant, baselines
-from autokernel.verify.verify import _ways, keeps_attention, kept, mode_of, verify
+from autokernel.verify.verify import _Clock, _final_rounds, _Job, _ways, keeps_attention, kept, mode_of, verify
 from autokernel.workload import Case, Workload
 
 
@@ -252,7 +253,7 @@ def test_baselines_that_the_time_is_not_enough_for_are_named(rows, monkeypatch):
     [
         ("default", False, ["eager", "default"]),
         ("default", True, ["default", "reduce-overhead"]),
-        ("reduce-overhead", True, ["reduce-overhead", "default"]),
+        ("reduce-overhead", True, ["reduce-overhead"]),
         ("max-autotune", True, ["max-autotune"]),
         ("eager", True, ["default", "reduce-overhead", "eager"]),
         ("eager-graphs", True, ["default", "reduce-overhead", "eager-graphs"]),
@@ -264,6 +265,24 @@ def test_winners_are_tried_the_way_of_the_best_baseline_and_with_and_without_cud
     times = {mode: (1.0 + place,) * 6 for place, mode in enumerate(("default", *modes))}
     times[fastest] = (0.5,) * 6
     assert _ways(known, Rounds(times), on_cuda) == ways
+
+
+def test_winners_are_tried_the_way_of_a_second_baseline_too_where_that_is_close():
+    modes = ("default", "reduce-overhead", "max-autotune-graphs")
+    known = [Variant(mode, mode, lambda: None, lambda: None) for mode in modes]
+    rounds = Rounds({"default": (1.3,) * 6, "reduce-overhead": (1.02,) * 6, "max-autotune-graphs": (1.0,) * 6})
+    assert _ways(known, rounds, True) == ["max-autotune-graphs", "reduce-overhead"]
+
+
+def test_ours_and_the_baselines_that_are_close_are_measured_in_more_rounds_than_the_rest(rows, monkeypatch):
+    sleeps = {"far": 0.008, "near": 0.002, "best": 0.002, "ours": 0.002}
+    known = [Variant(name, "default", lambda: None, lambda s=s: time.sleep(s)) for name, s in sleeps.items()]
+    monkeypatch.setattr("autokernel.verify.verify._ROUNDS", 8)
+    monkeypatch.setattr("autokernel.verify.verify._MORE_ROUNDS", 12)
+    found = _final_rounds(_Job(rows, [], False, _Clock(60.0), Log(lambda _: None)), known[:-1], known[-1])
+    assert {name: len(times) for name, times in found.seconds.items()} == {"far": 8, "near": 12, "best": 12, "ours": 12}
+    assert found.ratio("near", "ours").pairs == 12
+    assert found.ratio("far", "ours").pairs == 8
 
 
 def test_a_baseline_of_cuda_graphs_is_said_not_to_work_where_there_are_none(rows):

@@ -54,8 +54,8 @@ def baseline_rows(known: Sequence[Variant], rounds: Rounds, against: str) -> tup
     rows = []
     for variant in known:
         found = rounds.ratio(variant.name, against)
-        ms = rounds.ms(variant.name)
-        rows.append(BaselineRow(name=variant.name, ms=ms, ratio=found.ratio, ci_low=found.low, ci_high=found.high))
+        measured = {"ms": rounds.ms(variant.name), "ratio": found.ratio, "ci_low": found.low, "ci_high": found.high}
+        rows.append(BaselineRow(name=variant.name, pairs=found.pairs, **measured))
     return tuple(rows)
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 
 from autokernel.install import Winner
-from autokernel.install.compiling import BASELINES, MODES, TWINS, UNCOMPILED, Mode, modes_of, room_for_variants
+from autokernel.install.compiling import BASELINES, GRAPHS, MODES, TWINS, UNCOMPILED, Mode, modes_of, room_for_variants
 from autokernel.profile.state import clone, keeping_buffers
 from autokernel.records import AttentionRow, BaselineRow, Proof, WinnerRow
 from autokernel.verify.device import cuda_devices, wait_for
@@ -41,8 +41,10 @@ from autokernel.workload import Workload
 OURS = "autokernel"
 
 # parts of the budget
-_QUICK, _FINAL, _OUTPUTS = 0.04, 0.2, 0.2
-_ROUNDS = 40  # of the final measurement, at most: more would narrow the interval below what the drift allows
+_QUICK, _FINAL, _OUTPUTS = 0.04, 0.25, 0.2
+_ROUNDS = 40  # of the final measurement with every baseline, at most
+_MORE_ROUNDS = 120  # of those that are close, in all, where time allows
+_CLOSE = 1.05  # how much slower than the best baseline another one may be to be measured on, or installed as
 
 
 @dataclass
@@ -139,17 +141,19 @@ def mode_of(proof: Proof) -> Mode:
 def _ways(known: Sequence[Variant], quick: Rounds, on_cuda: bool) -> list[Mode]:
     """The modes to install our winners in, most promising first.
 
-    That of the fastest compiled baseline, always. On the CPU also eager. On CUDA the same with CUDA graphs instead of
-    without, or the other way round (calls of our kernels cost more than Inductor's own where graphs don't hide them),
-    and eager, or eager under CUDA graphs, where it is the fastest of all.
+    That of the fastest compiled baseline, always. On the CPU also eager. On CUDA the same with CUDA graphs where it is
+    without (calls of our kernels cost more than Inductor's own where graphs don't hide them), the next compiled one
+    that is close, and eager, or eager under CUDA graphs, where it is the fastest of all.
     """
-    compiled = [variant.name for variant in known if variant.mode not in UNCOMPILED]
-    fastest = [_named(known, quick.fastest(compiled)).mode] if compiled else []
+    compiled = sorted((one for one in known if one.mode not in UNCOMPILED), key=lambda one: quick.ms(one.name))
+    fastest = [one.mode for one in compiled[:1]]
     if not on_cuda:
         return ["eager", *fastest]
-    twins = [TWINS[mode] for mode in fastest if any(variant.mode == TWINS[mode] for variant in known)]
+    twins = [TWINS[mode] for mode in fastest if mode not in GRAPHS and any(one.mode == TWINS[mode] for one in known)]
+    close = [one.mode for one in compiled[1:] if quick.ms(one.name) <= _CLOSE * quick.ms(compiled[0].name)]
     best = _named(known, quick.fastest([variant.name for variant in known])).mode
-    return [*fastest, *twins, *([best] if best in UNCOMPILED else [])]
+    ways = [*fastest, *twins, *close[:1], *([best] if best in UNCOMPILED else [])]
+    return list(dict.fromkeys(ways))
 
 
 def _choose(job: _Job, known: Sequence[Variant], quick: Rounds) -> Variant | None:
@@ -207,7 +211,7 @@ def _prove(job: _Job, known: Sequence[Variant], chosen: Variant) -> Proof:
         log.say(f"outputs of the final set: {outputs_in_words(check)}")
     engaged = _engaged(job.workload, final)
     log.say(f"final measurement against {', '.join(variant.name for variant in known)}")
-    rounds = job.measure([*known, final], max(clock.left(), 0.0), 8, _ROUNDS)
+    rounds = _final_rounds(job, known, final)
     rows = tuple(winner_row(winner, final, engaged, effects, winner in staying) for winner in job.winners)
     rewritten = attention_row(chosen, final, effects, attention)
     table = baseline_rows(known, rounds, final.name)
@@ -218,7 +222,7 @@ def _prove(job: _Job, known: Sequence[Variant], chosen: Variant) -> Proof:
         recommended=OURS if result == "gain" else best,
         compiled_as=BASELINES[final.mode],
         ours_ms=rounds.ms(final.name),
-        pairs=rounds.pairs,
+        pairs=len(rounds.seconds[best]),
         best_baseline=best,
         baselines=table,
         outputs=tuple(check.rows),
@@ -228,6 +232,20 @@ def _prove(job: _Job, known: Sequence[Variant], chosen: Variant) -> Proof:
         notes=(*log.notes, *not_shown(known, rows, rewritten), *check.notes, *skipped_notes(final)),
         finished_at=_now(),
     )
+
+
+def _final_rounds(job: _Job, known: Sequence[Variant], final: Variant) -> Rounds:
+    """Every baseline and ours; then more rounds of ours and of the baselines that are close to the best of them.
+
+    What decides is the comparison with the best one, and a baseline that is far behind costs as much time as that.
+    """
+    rounds = job.measure([*known, final], max(job.clock.left() / 2, 0.0), 8, _ROUNDS)
+    least = min(rounds.ms(variant.name) for variant in known)
+    close = [variant for variant in known if rounds.ms(variant.name) <= _CLOSE * least]
+    left = _MORE_ROUNDS - rounds.pairs
+    if job.clock.left() <= 0:
+        return rounds
+    return rounds.followed_by(job.measure([*close, final], job.clock.left(), 0, left))
 
 
 def _result(
