@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from autokernel.judge.diagnose import hint
 from autokernel.judge.oracle import Expected
 from autokernel.records import ErrorFigures, Reason
 
@@ -171,11 +172,12 @@ def _explain_values(
 ) -> str:
     over = share > 1
     where = _index(int(share.argmax()), share.shape)
+    common = hint(got, reference, over)
     return (
         f"{name}{list(where)}: got {_show(got[where])}, expected {_show(reference[where])} "
         f"± {float(allowed[where]):.3g} (off by {float(error[where]):.3g}, {float(share[where]):.3g} × the tolerance; "
         f"eager gives {_show(eager[where])}); {int(over.sum())} of {count} elements are over, "
-        f"the first at {list(_first(over))}"
+        f"the first at {list(_first(over))}" + (f". {common}" if common else "")
     )
 
 
