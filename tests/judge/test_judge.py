@@ -275,7 +275,7 @@ def test_bench_says_each_stage_as_it_ends_and_rejects_a_cheat(kernel_file):
     verdict = run_bench(reference("rms_norm"), kernel_file(source), threads=1, say=lines.append)
     assert (verdict.verdict, verdict.reason) == (Outcome.rejected, Reason.not_written)
     assert [line.split()[0] for line in lines] == ["check", "compile", "smoke"]
-    assert "failed" in lines[-1] and "[63, 0]" in lines[-1]
+    assert "failed" in lines[-1] and "[63, 0]" in verdict.explanation
 
 
 def test_bench_judges_a_model_new_beside_its_model(kernel_file):
@@ -297,3 +297,5 @@ def test_bench_names_what_is_missing(tmp_path, kernel_file):
 def test_a_line_for_a_stage_has_its_name_its_status_and_its_time():
     line = stage_line(StageResult(name=Stage.smoke, status="passed", seconds=0.123, detail="2 calls"))
     assert line == "  smoke        passed    0.12 s  2 calls"
+    failed = stage_line(StageResult(name=Stage.smoke, status="failed", seconds=0.123, detail="what the verdict says"))
+    assert failed == "  smoke        failed    0.12 s"
