@@ -54,7 +54,7 @@ def plan(set_bytes: int, cache_bytes: int, *, cold: bool, rounds: int = 2, most_
     """R sets for tensors that are found cold, or in the cache; rounds of each length.
 
     Cold sets are more than three times the cache. In a block of more than one round of each kind they are as many as
-    memory allows, so that a pass lasts a millisecond, and single passes can be timed.
+    memory allows, so that a pass lasts half a millisecond, and single passes can be timed.
     """
     size = max(set_bytes, 1)
     most = max(1, min(MAX_SETS, most_bytes // size))
