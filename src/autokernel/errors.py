@@ -49,6 +49,15 @@ class TargetInvalid(AutokernelError):
     )
 
 
+class ModelInvalid(TargetInvalid):
+    """A target of a library."""
+
+    remedy = (
+        "hf:NAME takes a name on the hub, a local folder, or with --random-weights a class (`hf:LlamaConfig`, "
+        "`hf:LlamaConfig(hidden_size=512)`); timm:NAME a model of timm. A `file.py:name` can build any model."
+    )
+
+
 class TargetFailed(AutokernelError):
     """The user's own code raised; `frames` holds their frames only."""
 
@@ -57,8 +66,33 @@ class TargetFailed(AutokernelError):
 
 
 class UnsupportedTarget(AutokernelError):
-    template = "Targets of the form {target} are not supported by this version."
-    remedy = "Use a Python file (`file.py` or `file.py:name`), or `autokernel.optimize(model, args)` from Python."
+    template = "{flag} means nothing for the target {target}."
+    remedy = "It is for models of a library: `hf:NAME` and `timm:NAME`. A file makes its own example inputs."
+
+
+class HubUnreachable(AutokernelError):
+    template = "The model {name} is not on this machine, and the hub can't be reached."
+    remedy = (
+        "Check the network, or give a folder that holds the model; with --random-weights a class is enough "
+        "(`hf:LlamaConfig`), and nothing is downloaded."
+    )
+
+
+class GatedModel(AutokernelError):
+    template = "The model {name} is gated: its owner gives access to those who ask."
+    remedy = (
+        "Ask for it on the model's page, then log in with `hf auth login`; or measure its shape with --random-weights."
+    )
+
+
+class RemoteCode(AutokernelError):
+    template = "The model {name} brings code of its own, which is not run unless you say so."
+    remedy = "Read that code; if you trust it, add --trust-remote-code."
+
+
+class BrokenExtra(AutokernelError):
+    template = "{package} is installed, but it can't be imported beside this torch: {detail}"
+    remedy = "{remedy}"
 
 
 class CaptureFailed(AutokernelError):

@@ -384,6 +384,11 @@ class RunConfig(Document):
     device: str = "cpu"
     dtype: str | None = None
     batch: int | None = None
+    seq: int | None = None
+    image: int | None = None
+    workload: Literal["prefill", "decode"] = "prefill"
+    random_weights: bool = False
+    trust_remote_code: bool = False
     mode: Literal["inference", "training"] = "inference"
     proposer: str = "search"
     budget_seconds: float = 1800.0

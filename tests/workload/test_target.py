@@ -170,10 +170,19 @@ def test_what_is_not_a_target_is_refused_with_the_reason(write, text, suffix, me
         load(write(text) + suffix)
 
 
-@pytest.mark.parametrize("target", ["hf:gpt2", "timm:resnet18"])
-def test_other_schemes_are_not_supported_yet(target):
-    with pytest.raises(UnsupportedTarget, match=target):
-        load(target)
+@pytest.mark.parametrize(
+    ("flag", "given"),
+    [
+        ("--seq", {"seq": 8}),
+        ("--image", {"image": 64}),
+        ("--workload decode", {"workload": "decode"}),
+        ("--random-weights", {"random_weights": True}),
+        ("--trust-remote-code", {"trust_remote_code": True}),
+    ],
+)
+def test_an_option_for_library_models_is_refused_for_a_file_not_ignored(write, flag, given):
+    with pytest.raises(UnsupportedTarget, match=f"^{flag} means nothing"):
+        load(write(GOOD), **given)
 
 
 def test_inputs_that_do_not_fit_show_the_users_own_frames(write):

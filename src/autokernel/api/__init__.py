@@ -30,6 +30,11 @@ class Options:
     device: str = "auto"  # "auto": the GPU if there is one; for objects, where they are
     dtype: str | None = None
     batch: int | None = None
+    seq: int | None = None  # from here to trust_remote_code: for models of libraries, see `workload.load`
+    image: int | None = None
+    workload: Literal["prefill", "decode"] = "prefill"
+    random_weights: bool = False
+    trust_remote_code: bool = False
     mode: str = "inference"
     out: Path | None = None
     budget_seconds: float = 1800.0

@@ -41,7 +41,21 @@ def load_workload(target: str, options: Options) -> Workload:
     """Raises TargetNotFound, TargetInvalid, TargetFailed, UnsupportedTarget, UnsupportedMode, DeviceUnavailable."""
     options = options.settled()
     check(options)
-    return load(target, device=options.device, dtype=options.dtype, batch=options.batch)
+    return _load(target, options)
+
+
+def _load(target: str, wanted: Options | RunConfig) -> Workload:
+    return load(
+        target,
+        device=wanted.device,
+        dtype=wanted.dtype,
+        batch=wanted.batch,
+        seq=wanted.seq,
+        image=wanted.image,
+        workload=wanted.workload,
+        random_weights=wanted.random_weights,
+        trust_remote_code=wanted.trust_remote_code,
+    )
 
 
 def check(options: Options) -> None:
@@ -244,7 +258,7 @@ def _same_model(folder: RunFolder, say: Say) -> Workload | None:
     config = folder.config
     if config.target == "python":
         return None
-    workload = load(config.target, device=config.device, dtype=config.dtype, batch=config.batch)
+    workload = _load(config.target, config)
     folder.check_model(region_keys(workload))
     return workload
 
@@ -301,6 +315,11 @@ def _config(workload: Workload, options: Options) -> RunConfig:
         device=options.device,
         dtype=options.dtype,
         batch=options.batch,
+        seq=options.seq,
+        image=options.image,
+        workload=options.workload,
+        random_weights=options.random_weights,
+        trust_remote_code=options.trust_remote_code,
         proposer=_proposer(options.proposer),
         budget_seconds=options.budget_seconds,
         experiments=options.experiments,

@@ -50,6 +50,11 @@ def optimize(
     device: o.Device = "auto",
     dtype: o.Dtype = None,
     batch: o.Batch = None,
+    seq: o.Seq = None,
+    image: o.Image = None,
+    workload: o.Phase = o.Workload.prefill,
+    random_weights: o.RandomWeights = False,
+    trust_remote_code: o.RemoteCode = False,
     mode: o.ModeOption = o.Mode.inference,
     out: o.Out = None,
     budget: o.Budget = "30m",  # type: ignore[assignment]  # typer runs the parser on defaults too
@@ -70,6 +75,11 @@ def optimize(
             device=device,
             dtype=dtype,
             batch=batch,
+            seq=seq,
+            image=image,
+            workload=workload.value,
+            random_weights=random_weights,
+            trust_remote_code=trust_remote_code,
             mode=mode.value,
             out=out,
             budget_seconds=budget,
@@ -88,6 +98,11 @@ def profile(
     device: o.Device = "auto",
     dtype: o.Dtype = None,
     batch: o.Batch = None,
+    seq: o.Seq = None,
+    image: o.Image = None,
+    workload: o.Phase = o.Workload.prefill,
+    random_weights: o.RandomWeights = False,
+    trust_remote_code: o.RemoteCode = False,
     threads: o.Threads = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
@@ -97,7 +112,17 @@ def profile(
     with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
         from autokernel import api, report
 
-        wanted = api.Options(device=device, dtype=dtype, batch=batch, threads=threads)
+        wanted = api.Options(
+            device=device,
+            dtype=dtype,
+            batch=batch,
+            seq=seq,
+            image=image,
+            workload=workload.value,
+            random_weights=random_weights,
+            trust_remote_code=trust_remote_code,
+            threads=threads,
+        )
         found = api.profile_target(target, wanted, screen.say)
         screen.show(report.profile_table(found))
         screen.write_json(found.dump())
@@ -110,6 +135,11 @@ def extract(
     device: o.Device = "auto",
     dtype: o.Dtype = None,
     batch: o.Batch = None,
+    seq: o.Seq = None,
+    image: o.Image = None,
+    workload: o.Phase = o.Workload.prefill,
+    random_weights: o.RandomWeights = False,
+    trust_remote_code: o.RemoteCode = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
@@ -117,7 +147,17 @@ def extract(
     with Screen(quiet=quiet, verbose=verbose) as screen:
         from autokernel import api
 
-        wanted = api.Options(device=device, dtype=dtype, batch=batch, out=out)
+        wanted = api.Options(
+            device=device,
+            dtype=dtype,
+            batch=batch,
+            seq=seq,
+            image=image,
+            workload=workload.value,
+            random_weights=random_weights,
+            trust_remote_code=trust_remote_code,
+            out=out,
+        )
         for folder in api.extract_target(target, wanted, screen.say):
             screen.write(str(folder))
 

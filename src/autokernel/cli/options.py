@@ -17,6 +17,11 @@ class Mode(enum.StrEnum):
     training = "training"
 
 
+class Workload(enum.StrEnum):
+    prefill = "prefill"
+    decode = "decode"
+
+
 class Isolation(enum.StrEnum):
     auto = "auto"
     bubblewrap = "bubblewrap"
@@ -31,7 +36,9 @@ def seconds(text: str | float) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
-Target = Annotated[str, typer.Argument(help="A Python file, or `file.py:name`.", show_default=False)]
+Target = Annotated[
+    str, typer.Argument(help="A Python file, `file.py:name`, `hf:NAME` or `timm:NAME`.", show_default=False)
+]
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]
 TaskName = Annotated[str, typer.Argument(help="A task's number or folder name.", metavar="TASK", show_default=False)]
 Number = Annotated[int, typer.Argument(help="An experiment's number.", metavar="N", show_default=False)]
@@ -51,6 +58,20 @@ Dtype = Annotated[
     typer.Option("--dtype", help="Convert floating-point weights and inputs.", metavar="float32|bfloat16|…"),
 ]
 Batch = Annotated[int | None, typer.Option("--batch", help="Batch size of the example inputs.", min=1)]
+Seq = Annotated[
+    int | None,
+    typer.Option("--seq", help="hf: tokens in the example or cache; 512.", min=1, show_default=False),
+]
+Image = Annotated[
+    int | None, typer.Option("--image", help="hf, timm: edge of the image; the model's own.", min=1, show_default=False)
+]
+Phase = Annotated[
+    Workload, typer.Option("--workload", help="hf: a pass over the whole sequence, or one step with a cache.")
+]
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights", help="hf, timm: draw weights; a class, hf:LlamaConfig, is enough.")
+]
+RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="hf: run code that the model brings with it.")]
 ModeOption = Annotated[Mode, typer.Option("--mode", help="What the model is used for; inference only, so far.")]
 Out = Annotated[
     Path | None,

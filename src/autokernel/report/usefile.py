@@ -7,6 +7,8 @@ from pathlib import Path
 from autokernel.records import KeptKernels, RunConfig
 
 _KEPT = "winners.json"
+_LIBRARIES = ("hf:", "timm:")
+_ASKED = ("seq", "image", "workload", "random_weights", "trust_remote_code")
 # the wording is for whoever reads use.py: it is the one thing that differs from the model as it was
 _GRAPHS = """\
 # It was proved with CUDA graphs: an output is valid until the model is called again. Clone what you keep longer.
@@ -18,7 +20,7 @@ _FROM_FILE = '''\
 {load}
 from autokernel.workload import load
 
-model = load({target!r}, device={device!r}, dtype={dtype!r}, batch={batch!r}).model  # or your own instance
+model = load({target!r}, {options}).model  # or your own instance
 {run}
 {note}{apply}
 '''
@@ -61,12 +63,18 @@ def use_text(path: Path, config: RunConfig) -> str:
         load=load,
         run=run,
         apply=apply,
-        target=str(Path(config.target).absolute()),
-        device=config.device,
-        dtype=config.dtype,
-        batch=config.batch,
+        target=config.target if config.target.startswith(_LIBRARIES) else str(Path(config.target).absolute()),
+        options=_options(config),
         note=note,
     )
+
+
+def _options(config: RunConfig) -> str:
+    """What `load` is given besides the target: always device, dtype and batch, the rest where it was asked for."""
+    always = {name: getattr(config, name) for name in ("device", "dtype", "batch")}
+    fields = type(config).model_fields
+    asked = {name: getattr(config, name) for name in _ASKED if getattr(config, name) != fields[name].default}
+    return ", ".join(f"{name}={value!r}" for name, value in (always | asked).items())
 
 
 def _replayed(kept: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,11 +31,47 @@ class Workload:
     assumptions: tuple[str, ...] = ()  # what was assumed, one line each, printed first
 
 
-def load(target: str, *, device: str = "cpu", dtype: str | None = None, batch: int | None = None) -> Workload:
-    """Load a command-line target. Raises TargetNotFound, TargetInvalid, TargetFailed, UnsupportedTarget."""
+SEED, SEQ = 0, 512
+
+
+@dataclass(frozen=True)
+class Example:
+    """The example inputs of a model from a library (`hf:`, `timm:`), and where its weights come from.
+
+    `seq`: tokens (with what a cache holds). `image`: edge in pixels, None: the model's own. `phase`: prefill, or one
+    step of decoding. `random_weights`: nothing is downloaded where the name is a class or a local folder.
+    `trust_remote_code`: code from the hub may run.
+    """
+
+    batch: int = 1
+    seq: int = SEQ
+    chosen_seq: bool = False  # whether the user said so
+    image: int | None = None
+    phase: Literal["prefill", "decode"] = "prefill"
+    random_weights: bool = False
+    trust_remote_code: bool = False
+
+
+def load(
+    target: str,
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    batch: int | None = None,
+    seq: int | None = None,
+    image: int | None = None,
+    workload: Literal["prefill", "decode"] = "prefill",
+    random_weights: bool = False,
+    trust_remote_code: bool = False,
+) -> Workload:
+    """Load a command-line target. From `seq` on the options are for models of libraries only (`hf:`, `timm:`).
+
+    Raises TargetNotFound, TargetInvalid, TargetFailed, MissingExtra, HubUnreachable, GatedModel, RemoteCode.
+    """
     from autokernel.workload.target import load_target
 
-    return load_target(target, device=device, dtype=dtype, batch=batch)
+    example = Example(batch or 1, seq or SEQ, seq is not None, image, workload, random_weights, trust_remote_code)
+    return load_target(target, device=device, dtype=dtype, batch=batch, example=example)
 
 
 def from_objects(

@@ -4,6 +4,7 @@
     file.py:name   a Module class (with get_init_inputs/get_inputs of the same file), a Module instance (with
                    get_inputs), or a function without arguments that returns (model, args), (model, args, kwargs),
                    or a list of weighted ones: [(weight, (model, args, kwargs)), ...] with the same model
+    hf:NAME        a model of transformers (hub.py); timm:NAME, one of timm (vision.py)
 
 Models are put into eval mode, on the device, and (if asked) into a dtype; example inputs follow. Random weights and
 inputs are drawn under a fixed seed, and the caller's random state is restored. Errors in the user's own code come out
@@ -33,10 +34,9 @@ from autokernel.errors import (
     TargetNotFound,
     UnsupportedTarget,
 )
-from autokernel.workload import Case, Workload
+from autokernel.workload import SEED, Case, Example, Workload
 from autokernel.workload.failures import user_code
 
-SEED = 0
 _DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
@@ -45,14 +45,23 @@ _DTYPES = {
 }
 
 
-def load_target(target: str, *, device: str = "cpu", dtype: str | None = None, batch: int | None = None) -> Workload:
-    """Load a command-line target. `batch` repeats or cuts the first dim of every example tensor.
+def load_target(
+    target: str,
+    *,
+    device: str = "cpu",
+    dtype: str | None = None,
+    batch: int | None = None,
+    example: Example | None = None,
+) -> Workload:
+    """Load a command-line target. `batch` repeats or cuts the first dim of a file's example tensors.
 
-    Raises TargetNotFound, TargetInvalid, TargetFailed, UnsupportedTarget, DeviceUnavailable, OutOfMemory.
+    Raises TargetNotFound, TargetInvalid, TargetFailed, UnsupportedTarget, DeviceUnavailable, OutOfMemory, and for
+    models of libraries MissingExtra, BrokenExtra, HubUnreachable, GatedModel, RemoteCode.
     """
     scheme, _, rest = target.partition(":")
     if scheme in ("hf", "timm") and rest and not Path(target).exists():
-        raise UnsupportedTarget(target=target)
+        return _from_library(scheme, rest, target, device, dtype, example or Example(batch=batch or 1))
+    _refuse_for_files(target, example)
     path, name = _split(target)
     where = torch.device(_device(device))
     with _seeded(where):
@@ -63,6 +72,44 @@ def load_target(target: str, *, device: str = "cpu", dtype: str | None = None, b
     workload = _placed(Workload(name=label, model=model, cases=cases, target=target, path=path), where, dtype, batch)
     _try_out(workload)
     return workload
+
+
+def _from_library(scheme: str, name: str, target: str, device: str, dtype: str | None, example: Example) -> Workload:
+    """A model of transformers or timm with inputs made for it."""
+    where = torch.device(_device(device))
+    to = _dtype(dtype, target)
+    if scheme == "hf" and Path(name).exists():  # a run is resumed from any folder
+        name = str(Path(name).resolve())
+        target = f"hf:{name}"
+    with _seeded(where):
+        if scheme == "hf":
+            from autokernel.workload.hub import load_hub as load
+        else:
+            from autokernel.workload.vision import load_timm as load
+        model, inputs, label, assumed = load(name, target, example, where, to)
+    found = _found_dtype(model, (Case((), dict(inputs)),))
+    shapes = ", ".join("×".join(map(str, value.shape)) for value in inputs.values() if isinstance(value, Tensor))
+    weights = "random weights" if example.random_weights else "the checkpoint's weights"
+    assumptions = (_ASSUMED, f"device {where}", f"dtype {found}, {weights}", f"example inputs {shapes}", *assumed)
+    workload = Workload(label, model, (Case((), dict(inputs)),), target, None, assumptions)
+    _try_out(workload)
+    return workload
+
+
+def _refuse_for_files(target: str, example: Example | None) -> None:
+    """Options that would be ignored are said to be."""
+    if example is None:
+        return
+    given = {
+        "--seq": example.chosen_seq,
+        "--image": example.image is not None,
+        "--workload decode": example.phase != "prefill",
+        "--random-weights": example.random_weights,
+        "--trust-remote-code": example.trust_remote_code,
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise UnsupportedTarget(flag=flag, target=target)
 
 
 def from_objects(model: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None) -> Workload:
@@ -255,9 +302,7 @@ def device_of(model: Any, cases: Sequence[Case]) -> str:
 
 def _placed(workload: Workload, device: torch.device, dtype: str | None, batch: int | None) -> Workload:
     """Model and inputs on the device and in the dtype; the assumptions say what was chosen."""
-    if dtype is not None and dtype not in _DTYPES:
-        raise TargetInvalid(target=workload.target, detail=f"dtype {dtype} is not one of {', '.join(_DTYPES)}")
-    to = _DTYPES[dtype] if dtype is not None else None
+    to = _dtype(dtype, workload.target)
     model = workload.model
     with user_code(workload.target, "moving the model to its device", workload.path):
         if isinstance(model, nn.Module):
@@ -270,6 +315,12 @@ def _placed(workload: Workload, device: torch.device, dtype: str | None, batch: 
     shapes = ", ".join("×".join(map(str, value.shape)) or "scalar" for value in _tensors(cases[0]))
     assumptions.append(f"example inputs {shapes or 'none'}" + (f" and {len(cases) - 1} more sets" if cases[1:] else ""))
     return Workload(workload.name, model, cases, workload.target, workload.path, tuple(assumptions))
+
+
+def _dtype(dtype: str | None, target: str) -> torch.dtype | None:
+    if dtype is not None and dtype not in _DTYPES:
+        raise TargetInvalid(target=target, detail=f"dtype {dtype} is not one of {', '.join(_DTYPES)}")
+    return _DTYPES[dtype] if dtype is not None else None
 
 
 def _map(value: Any, device: torch.device, dtype: torch.dtype | None, batch: int | None) -> Any:
