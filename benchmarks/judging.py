@@ -1,4 +1,4 @@
-"""One sandbox for all rows of a benchmark, opened by the first that needs it; judges of tasks on the GPU."""
+"""One sandbox for all rows of a benchmark, opened by the first that needs it; judges of tasks on its device."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Judging(contextlib.ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
+        self.device = "cuda"  # or "cpu"; chosen before anything is opened
         self._sandbox: Sandbox | None = None
         self._folder: Path | None = None
         self._ceilings: Ceilings | None = None
@@ -34,8 +35,12 @@ class Judging(contextlib.ExitStack):
         if self._sandbox is None:
             from autokernel.judge.bench import open_sandbox
 
-            self._sandbox = self.enter_context(open_sandbox(device=DEVICE))
+            self._sandbox = self.enter_context(open_sandbox(device=self._where))
         return self._sandbox
+
+    @property
+    def _where(self) -> str:
+        return DEVICE if self.device == "cuda" else self.device
 
     @property
     def folder(self) -> Path:
@@ -51,15 +56,15 @@ class Judging(contextlib.ExitStack):
         return path
 
     def judge(self, reference: Path, *, ceilings: bool = False, allow: Allow | None = None) -> Judge:
-        """The judge of a KernelBench-form file's task on the GPU. `ceilings`: with the device's floors."""
+        """The judge of a KernelBench-form file's task on the device. `ceilings`: with its floors."""
         from autokernel.judge.judge import Judge
         from autokernel.judge.seeds import Seeds
         from autokernel.profile.ceilings import measure_ceilings
         from autokernel.task.file import from_file
 
         if ceilings and self._ceilings is None:
-            self._ceilings = measure_ceilings(DEVICE, self.sandbox.threads)
-        loaded = from_file(reference, device="cuda")
+            self._ceilings = measure_ceilings(self._where, self.sandbox.threads)
+        loaded = from_file(reference, device=self.device)
         if allow is not None:
             loaded = dataclasses.replace(loaded, task=loaded.task.model_copy(update={"allow": allow}))
         return Judge(loaded, self.sandbox, seeds=Seeds.fresh(), ceilings=self._ceilings if ceilings else None)

@@ -222,6 +222,7 @@ def test_one_pair_gives_a_ratio_and_no_confirmation(judge, sandbox):
     contest = Contest(judge.cases, sandbox, 10, None)
     timing = contest.timing([(2e-4, 1e-4)], 0.0, confirming=True)
     assert timing.speedup == timing.ci_low == timing.ci_high == pytest.approx(2) and timing.floor_us is None
+    assert not timing.confirmed
 
 
 def test_a_confirmation_needs_the_gain_that_was_asked_for(judge, sandbox):

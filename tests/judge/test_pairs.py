@@ -61,7 +61,7 @@ def test_the_promise_holds_at_the_confidence_used():
     logs = draw.standard_normal((runs, cap))
     rejected = np.zeros(runs, dtype=bool)
     for count in range(pairs.FIRST_LOOK, cap + 1):
-        cut = pairs._trim(count)
+        cut = pairs.trim(count)
         ordered = np.sort(logs[:, :count], axis=1)
         mean = ordered[:, cut : count - cut].mean(axis=1)
         clipped = np.clip(ordered, ordered[:, [cut]], ordered[:, [count - 1 - cut]])

@@ -33,8 +33,9 @@ def a_verdict(timing=None, outcome=Outcome.accepted, reason=Reason.ok, stage=Sta
     )
 
 
-def ruled(timing, source=LONG, incumbent=LONG, best=None, min_gain=0.005):
-    return decide(a_verdict(timing), source, Standing(incumbent, best), min_gain)
+def ruled(timing, source=LONG, incumbent=LONG, best=None, min_gain=0.005, has_better=False):
+    standing = Standing(incumbent, best, has_better or best is not None)
+    return decide(a_verdict(timing), source, standing, min_gain)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +106,11 @@ def test_a_shorter_kernel_that_may_be_slower_is_reverted():
 
 def test_simpler_is_measured_against_the_best_ever_so_that_small_losses_do_not_add_up():
     assert ruled(timed(1.0, low=0.997), source=SHORT, best=timed(0.99, low=0.99)).decision is Decision.reverted
+
+
+def test_simpler_needs_the_timing_against_the_best_ever_where_that_is_another_kernel():
+    assert ruled(timed(1.0, low=0.997), source=SHORT, has_better=True).decision is Decision.reverted
+    assert ruled(timed(1.0, low=0.997), source=SHORT, best=timed(1.0, low=0.996)).decision is Decision.kept
 
 
 def test_a_slightly_shorter_kernel_is_not_simpler():

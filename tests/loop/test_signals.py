@@ -47,6 +47,7 @@ def started(path, seconds, **options):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
     assert process.stdout is not None
     assert "baseline 1/1" in process.stdout.readline()
+    assert "the same against itself" in process.stdout.readline()
     assert "first experiment" in process.stdout.readline()
     return process
 

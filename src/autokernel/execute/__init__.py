@@ -34,6 +34,7 @@ class Job(Record):
     level: Literal["correctness", "screen", "full"] = "full"
     min_gain: float = 0.005
     max_pairs: int = 25
+    spread: float = 0.0  # of one pair of a kernel against itself, where it was measured; what the screen allows for
     deadline_seconds: float = 30.0
     drop_slow: bool = True
 

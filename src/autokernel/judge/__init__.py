@@ -8,7 +8,8 @@ contest.py    two sides timed against each other
 kernels.py    from text to what a child runs
 oracle.py     the float64 oracle and eager's own error
 tolerance.py  per-element tolerance, comparison, explanation
-pairs.py      paired timing in fresh processes, the sequential rule
+pairs.py      paired timing in fresh processes, the rules of screen, test and confirmation
+thresholds.py caps and least gain from the device's own spread
 timing.py     one timed block, on values never seen
 inductor.py   the reference under Inductor, compiled ahead of time
 seeds.py      secret seeds and their commitment
@@ -47,14 +48,15 @@ class Opponent:
 
 @dataclass(frozen=True)
 class Request:
-    """How far to go. `correctness` stops after the stages, `screen` takes the time of one block, `full` is for a keep.
+    """How far to go. `correctness` stops after the stages, `screen` takes a first time, `full` is for a keep.
 
-    `drop_slow`: after smoke, reject what is no faster in one block as `too_slow`. Without it all stages are run, and
+    `drop_slow`: after smoke, reject what is no faster in the screen as `too_slow`. Without it all stages are run, and
     then a fixed number of pairs is timed, whichever side they favour.
     """
 
     level: Literal["correctness", "screen", "full"] = "full"
     min_gain: float = 0.005
     max_pairs: int = 25
+    spread: float = 0.0  # of one pair of a kernel against itself, where it was measured; what the screen allows for
     deadline_seconds: float = 30.0  # for any single step of the child
     drop_slow: bool = True

@@ -29,8 +29,6 @@ from autokernel.records import Ceilings, Reason, TensorSpec, Timing
 from autokernel.task.inputs import draw
 from autokernel.task.layout import storage_elements
 
-CONFIRM_PAIRS = 6  # at least; the interval of a fixed number of pairs is the one that is reported
-MOST_CONFIRM_PAIRS = 10
 CONFIDENCE, KEEP_CONFIDENCE = 0.95, 0.995
 _GUESS_BYTES_PER_SECOND = 1e10
 _GUESS_CALL_SECONDS = 3e-6
@@ -214,7 +212,7 @@ class Contest:
             ceiling_us=floor,
             pct_of_ceiling=None if floor is None else 100 * floor / ours,
             pairs=len(ratios),
-            confirmed=confirming and low > 1 and estimate >= 1 + wanted_gain,
+            confirmed=confirming and rule.confirmed(ratios, wanted_gain, CONFIDENCE),
         )
 
     def floor_us(self) -> float | None:

@@ -22,17 +22,17 @@ from autokernel.judge.cases import Cases, serves
 from autokernel.judge.children import ChildFailure, Kernel
 from autokernel.judge.contest import (
     BELOW_FLOOR,
-    CONFIRM_PAIRS,
-    MOST_CONFIRM_PAIRS,
     Contest,
     exactly,
     impossible,
     keep_rule,
 )
 from autokernel.judge.kernels import Kernels
+from autokernel.judge.pairs import screen
 from autokernel.judge.sandbox import Sandbox
 from autokernel.judge.seeds import Seeds
 from autokernel.judge.stages import Failed, Stages
+from autokernel.judge.thresholds import confirm_pairs
 from autokernel.judge.tolerance import figures
 from autokernel.languages import CompileFailure, Language
 from autokernel.records import (
@@ -47,7 +47,6 @@ from autokernel.records import (
 )
 from autokernel.task import LoadedTask
 
-SCREEN_GAIN = 0.005
 FIXED_PAIRS = 8
 _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
@@ -227,10 +226,13 @@ class _Judging:
 
     def _screen(self, kernel: Kernel) -> None:
         begin = self._enter(Stage.screen)
-        self.timing, _ = self._measure(kernel, lambda ratios: "keep", begin, confirming=False, quick=True)
-        gain = self.timing.speedup - 1
-        if gain < SCREEN_GAIN:
-            words = f"correct so far (smoke), not faster: {self.timing.speedup:.3g}× {self._named()} in one block each"
+        spread = self.request.spread
+        self.timing, passed = self._measure(
+            kernel, lambda ratios: screen(ratios, spread), begin, confirming=False, quick=True
+        )
+        if not passed:
+            blocks = "one block" if self.timing.pairs == 1 else f"{self.timing.pairs} blocks"
+            words = f"correct so far (smoke), not faster: {self.timing.speedup:.3g}× {self._named()} in {blocks} each"
             self._fail(begin, Reason.too_slow, words)
         self._ended("passed", begin, f"{self.timing.speedup:.3g}×")
 
@@ -247,7 +249,7 @@ class _Judging:
             return
         begin = self._enter(Stage.confirm)
         self.judge.contest(self.request.deadline_seconds).fresh_values()
-        count = min(max(CONFIRM_PAIRS, self.timing.pairs), MOST_CONFIRM_PAIRS)
+        count = confirm_pairs(self.timing.pairs, self.request.max_pairs)
         self.timing, _ = self._measure(kernel, exactly(count), begin, confirming=True)
         words = "confirmed" if self.timing.confirmed else "not confirmed"
         self._ended("passed", begin, f"{words}: {self.timing.speedup:.3g}× in {count} new pairs")

@@ -18,13 +18,16 @@ from __future__ import annotations
 import functools
 import math
 import random
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 Decision = Literal["keep", "drop", "continue"]
 
 FIRST_LOOK = 4
 LOOK_SHARE = 0.07  # of α at each look: all looks together stay at α, for caps up to 40
+SCREEN_GAIN = 0.005
+SCREEN_LOOKS, SCREEN_REACH = 3, 2.0
 DROP_TAIL = 0.02  # one-sided, at each look: how surely a candidate must fall short to be dropped early
 
 
@@ -47,19 +50,60 @@ def sequential(ratios: Sequence[float], min_gain: float, cap: int, confidence: f
     return "drop" if falls_short or len(ratios) >= cap else "continue"
 
 
+def screen(ratios: Sequence[float], spread: float, least: float = SCREEN_GAIN) -> Decision:
+    """Whether a first look is worth more: keep (go on to all stages), drop, or continue (one more pair).
+
+    One pair decides where the device repeats well. Where its own `spread` can hide a gain, a candidate that fell short
+    by less than `SCREEN_REACH` standard errors is looked at again, up to `SCREEN_LOOKS` pairs; the median counts.
+    """
+    middle = statistics.median(math.log(r) for r in ratios)
+    wanted = math.log1p(least)
+    if middle >= wanted:
+        return "keep"
+    within_noise = middle >= wanted - SCREEN_REACH * spread / math.sqrt(len(ratios))
+    return "continue" if within_noise and len(ratios) < SCREEN_LOOKS else "drop"
+
+
 def interval(ratios: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
     """Estimate and two-sided confidence interval of the ratio, for a number of pairs fixed beforehand (at least 2)."""
     if len(ratios) < 2:
         raise ValueError("an interval needs at least 2 pairs")
-    estimate, error, freedom = _robust([math.log(r) for r in ratios])
-    reach = student_quantile((1 - confidence) / 2, freedom) * error
-    return math.exp(estimate), math.exp(estimate - reach), math.exp(estimate + reach)
+    estimate, error, _ = _robust([math.log(r) for r in ratios])
+    wide = reach(len(ratios), (1 - confidence) / 2) * error
+    return math.exp(estimate), math.exp(estimate - wide), math.exp(estimate + wide)
+
+
+def reach(count: int, tail: float) -> float:
+    """Standard errors from the estimate of `count` pairs to a bound that the truth passes with probability `tail`.
+
+    Student's t of the trimmed mean's degrees of freedom is short for few pairs: at 6 of them a 95 % interval held the
+    truth in 93.4 % of simulated cases. The factor was fitted to what is needed there (1.13 at 6 pairs, 1.03 at 10).
+    """
+    cut = trim(count)
+    factor = 1 + 0.134 * (2 / (count / cut - 4)) ** 1.25 / cut if cut else 1.0
+    return factor * student_quantile(tail, count - 2 * cut - 1)
+
+
+def confirmed(ratios: Sequence[float], min_gain: float, confidence: float = 0.95) -> bool:
+    """Whether a number of new pairs, fixed beforehand, shows a gain: interval above 1, estimate at least `min_gain`.
+
+    One pair confirms nothing.
+    """
+    if len(ratios) < 2:
+        return False
+    estimate, low, _ = interval(ratios, confidence)
+    return low > 1 and estimate >= 1 + min_gain
 
 
 def spread(ratios: Sequence[float]) -> float:
-    """Relative standard deviation of one pair (of A/A pairs: the noise of this device), winsorised from 6 pairs on."""
-    values = sorted(math.log(r) for r in ratios)
-    return _deviation(_winsorised(values, _trim(len(values))))
+    """Relative standard deviation of one pair (of A/A pairs: the noise of this device), as the estimate sees it.
+
+    So that n such pairs give an estimate with a standard error of spread / √n. At least 2 pairs.
+    """
+    if len(ratios) < 2:
+        raise ValueError("a spread needs at least 2 pairs")
+    _, error, _ = _robust([math.log(r) for r in ratios])
+    return error * math.sqrt(len(ratios))
 
 
 def measure_pairs(
@@ -73,13 +117,14 @@ def measure_pairs(
 ) -> list[tuple[float, float]]:
     """Pairs (a seconds, b seconds) until `rule(ratios a/b)` no longer says "continue". Each callable times one block.
 
-    Which of the two goes first is drawn for every pair. `order` makes that reproducible. `on_pair(number, a, b)` is
+    Which of the two goes first is drawn for every second pair, and the other way round in the next: what makes a
+    second block slower then cancels. `order` makes that reproducible. `on_pair(number, a, b)` is
     called after each. Whatever a callable raises ends the measuring.
     """
-    draw = order or random.SystemRandom()
+    a_first = orders(order or random.SystemRandom())
     pairs: list[tuple[float, float]] = []
     while True:
-        if draw.random() < 0.5:
+        if next(a_first):
             a = measure_a()
             b = measure_b()
         else:
@@ -92,16 +137,25 @@ def measure_pairs(
             return pairs
 
 
+def orders(draw: random.Random) -> Iterator[bool]:
+    """Whether the first of two goes first, pair after pair: drawn, then the other way round."""
+    while True:
+        first = draw.random() < 0.5
+        yield first
+        yield not first
+
+
 # --- the arithmetic ---------------------------------------------------------------------------------------------------
 
 
-def _trim(count: int) -> int:
+def trim(count: int) -> int:
+    """How many of `count` pairs the estimate leaves out at either end."""
     return max(1, count // 10) if count >= 6 else 0
 
 
 def _robust(values: Sequence[float]) -> tuple[float, float, int]:
     """Trimmed mean, its standard error, degrees of freedom."""
-    count, cut = len(values), _trim(len(values))
+    count, cut = len(values), trim(len(values))
     ordered = sorted(values)
     kept = ordered[cut : count - cut]
     deviation = _deviation(_winsorised(ordered, cut))

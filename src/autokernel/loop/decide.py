@@ -35,10 +35,14 @@ class Ruling:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the candidate meets; `versus_best` only when the best ever is another kernel than the incumbent."""
+    """What the candidate meets. `has_better`: the best ever is another kernel than the incumbent.
+
+    Then `versus_best` is the timing against it, where the answer matters and it could be timed.
+    """
 
     incumbent: str | None  # source; None before the first kept kernel
     versus_best: Timing | None = None
+    has_better: bool = False
 
 
 def decide(verdict: Verdict, source: str, standing: Standing, min_gain: float) -> Ruling:
@@ -57,7 +61,9 @@ def decide(verdict: Verdict, source: str, standing: Standing, min_gain: float) -
         if timing.confirmed:
             return Ruling(Decision.kept, f"{KEPT_FASTER}: {_gain(timing)} the incumbent, confirmed")
         return Ruling(Decision.reverted, f"{_gain(timing)} the incumbent, not confirmed")
-    if could_be_simpler(source, standing.incumbent, timing) and _not_slower(standing.versus_best or timing):
+    against_best = standing.versus_best if standing.has_better else timing
+    shorter = could_be_simpler(source, standing.incumbent, timing)
+    if shorter and against_best is not None and _not_slower(against_best):
         saved = 1.0 - size(source) / size(standing.incumbent)
         return Ruling(Decision.kept, f"{KEPT_SIMPLER}: {100 * saved:.0f} % shorter, {_gain(timing)} the incumbent")
     if timing.ci_low > 1.0:

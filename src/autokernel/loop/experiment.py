@@ -15,6 +15,7 @@ from typing import Literal
 
 from autokernel.errors import AutokernelError, NotComputable, NotTimed
 from autokernel.execute import Comparison, Executor, Job, Side
+from autokernel.judge.thresholds import MOST_CAP, Thresholds
 from autokernel.loop.decide import Ruling, Standing, clearly_shorter, could_be_simpler, decide
 from autokernel.loop.folder import RunFolder
 from autokernel.loop.signals import StopFlag
@@ -41,10 +42,10 @@ class Bench:
     folder: RunFolder
     executor: Executor
     stop: StopFlag
-    min_gain: float
+    limits: Thresholds
     author: str
     say: Callable[[str], None]
-    max_pairs: int = 25  # of one test; fewer where the budget is short, so that one kernel can't eat it
+    most_pairs: int = MOST_CAP  # of one test; fewer where the budget is short, so that one kernel can't eat it
     commitment: str | None = None  # of seeds that hold for one experiment only; a run's own are in run.toml
 
     def task_folder(self, state: TaskState) -> str:
@@ -94,7 +95,7 @@ def experiment(
                 verdict, ruling = _judge(bench, state, proposal.source, evaluation)
         except (NotTimed, NotComputable) as error:  # this task's trouble: a line of its own, not the end of the run
             verdict = _without_answer(state, proposal.source, error)
-            ruling = decide(verdict, proposal.source, Standing(state.incumbent), bench.min_gain)
+            ruling = decide(verdict, proposal.source, Standing(state.incumbent), bench.limits.min_gain)
         except BaseException:
             journal.abandon(flight)
             raise
@@ -116,15 +117,16 @@ def _judge(bench: Bench, state: TaskState, source: str, evaluation: bool) -> tup
         source=source,
         opponent=opponent,
         level=level,
-        min_gain=bench.min_gain,
-        max_pairs=bench.max_pairs,
+        min_gain=bench.limits.min_gain,
+        max_pairs=bench.limits.cap,
+        spread=bench.limits.spread,
     )
     verdict = bench.executor.submit(job).result()
     if evaluation:
         return verdict, Ruling(Decision.reverted, f"{EVALUATION} by the author: {_in_words(verdict)}")
     verdict = _second_look(bench, state, source, verdict)
-    standing = Standing(state.incumbent, _versus_best(bench, state, source, verdict))
-    ruling = decide(verdict, source, standing, bench.min_gain)
+    standing = Standing(state.incumbent, _versus_best(bench, state, source, verdict), _has_better(state))
+    ruling = decide(verdict, source, standing, bench.limits.min_gain)
     if ruling.decision is Decision.kept:
         verdict = _with_baselines(bench, state, source, verdict, first)
     return verdict, ruling
@@ -158,7 +160,7 @@ def _second_look(bench: Bench, state: TaskState, source: str, verdict: Verdict) 
         folder=bench.task_folder(state),
         source=source,
         opponent=Side(kind="kernel", source=state.incumbent),
-        min_gain=bench.min_gain,
+        min_gain=bench.limits.min_gain,
         max_pairs=_BEST_EVER_PAIRS,
         drop_slow=False,
     )
@@ -166,9 +168,14 @@ def _second_look(bench: Bench, state: TaskState, source: str, verdict: Verdict) 
     return whole.model_copy(update={"seconds": verdict.seconds + whole.seconds})
 
 
+def _has_better(state: TaskState) -> bool:
+    """Whether the best ever is another kernel than the incumbent, which was then kept for being simpler."""
+    return state.best_ever is not None and state.incumbent is not None and state.best_ever != state.incumbent
+
+
 def _versus_best(bench: Bench, state: TaskState, source: str, verdict: Verdict) -> Timing | None:
     """Timed against the best ever where that is another kernel than the incumbent and the answer matters."""
-    if state.best_ever is None or state.incumbent is None or state.best_ever == state.incumbent:
+    if not _has_better(state) or state.incumbent is None:
         return None
     if verdict.verdict is not Outcome.accepted or not could_be_simpler(source, state.incumbent, verdict.timing):
         return None

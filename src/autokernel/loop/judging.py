@@ -35,6 +35,7 @@ class JudgeBench:
             level=job.level,
             min_gain=job.min_gain,
             max_pairs=job.max_pairs,
+            spread=job.spread,
             deadline_seconds=job.deadline_seconds,
             drop_slow=job.drop_slow,
         )

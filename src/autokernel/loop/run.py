@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from autokernel.errors import AutokernelError, EvaluationsSpent, JudgeUnsound, NotComputable, NotTimed, SandboxDied
 from autokernel.execute import Executor
+from autokernel.judge.thresholds import LEAST_CAP, MOST_CAP
 from autokernel.loop import Budget, LoopResult, noise, wording
 from autokernel.loop.experiment import Bench, experiment, first_incumbent
 from autokernel.loop.folder import RunFolder
@@ -41,15 +42,16 @@ def run_loop(
     and leaves a resumable run. Raises what makes every verdict worthless (SandboxDied, JudgeUnsound, GitFailed).
     """
     stop = StopFlag() if stop is None else stop  # a flag that is not set is false
+    most_pairs = _most_pairs(budget, any(loaded.task.device_class == "cuda" for loaded in tasks.values()))
     session = _Session(
         bench=Bench(
             folder=folder,
             executor=executor,
             stop=stop,
-            min_gain=noise.min_gain(folder),
+            limits=noise.limits(folder, most_pairs),
             author=proposer.name,
             say=say,
-            max_pairs=_most_pairs(budget, any(loaded.task.device_class == "cuda" for loaded in tasks.values())),
+            most_pairs=most_pairs,
         ),
         states={name: restore(folder, loaded, profile) for name, loaded in tasks.items()},
         proposer=proposer,
@@ -63,13 +65,14 @@ def run_loop(
 
 
 def _most_pairs(budget: Budget, on_gpu: bool) -> int:
-    """8 to 25: a pair takes half a second, and one test should not take more than a thirtieth of the budget.
+    """8 to 40: one test should not take more than a thirtieth of the budget.
 
-    On a GPU a pair takes three times as long, and repeats to half a percent: 12 tell what 25 do on two CPU cores.
+    A pair takes half a second; on a GPU three times as long, but there 12 pairs are few enough for any budget.
     """
-    if on_gpu:
-        return 12
-    return 25 if budget.seconds is None else max(8, min(25, round(budget.seconds / 15)))
+    if budget.seconds is None:
+        return MOST_CAP
+    least, a_pair = (LEAST_CAP, 1.5) if on_gpu else (8, 0.5)
+    return max(least, min(MOST_CAP, round(budget.seconds / 30 / a_pair)))
 
 
 @dataclass
@@ -114,6 +117,8 @@ class _Session:
         for number, state in enumerate(wanted, start=1):
             if self._has_baseline(state) and state.first is not None:
                 self.bench.say(f"  baseline {number}/{len(wanted)} {state.task.id}: {wording.first(state.first)}")
+                with self.bench.stop.interruptible():
+                    noise.begin(self.bench, state)
 
     def _has_baseline(self, state: TaskState) -> bool:
         """Whether there is something to beat; a task without waits for another session."""

@@ -54,8 +54,9 @@ def submit(
         if executor is None:
             executor = own = local_executor(folder, seeds=seeds, tasks={name: loaded}, say=say)
         try:
-            min_gain = noise.min_gain(folder)
-            bench = Bench(folder, executor, stop, min_gain, AUTHOR, say, commitment=seeds.commitment)
+            bench = Bench(folder, executor, stop, noise.limits(folder), AUTHOR, say, commitment=seeds.commitment)
+            with stop.interruptible():
+                noise.begin(bench, state)
             return experiment(bench, state, proposal, started=started)
         finally:
             if own is not None:
