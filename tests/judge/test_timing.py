@@ -222,11 +222,12 @@ def test_too_few_sets_for_a_plan_are_an_error(sandbox, sets):
         block(sandbox, DOUBLE, sets[:4])
 
 
-def test_rolling_gives_new_numbers_and_leaves_indices(sets):
+def test_rolling_gives_new_numbers_of_the_same_binades_and_leaves_indices(sets):
     before = sets[0].inputs[0].clone()
     rolling([X, INDEX])(sets[0], random.Random(5), False)
-    assert not torch.equal(sets[0].inputs[0], before)
-    assert torch.equal(sets[0].inputs[0].abs().flatten().sort().values, before.abs().flatten().sort().values)
+    now = sets[0].inputs[0]
+    assert torch.equal(now.frexp().exponent.flatten().sort().values, before.frexp().exponent.flatten().sort().values)
+    assert len(set(now.abs().flatten().tolist()) & set(before.abs().flatten().tolist())) < 0.05 * before.numel()
     assert torch.equal(sets[0].inputs[1], torch.arange(64))
     assert sets[0].inputs_changed() == []
 
@@ -240,11 +241,41 @@ def test_inputs_of_either_sign_are_negated_half_of_the_time_and_no_others(dtype)
     for _ in range(20):
         rolling(specs)(one, draw, False)
         signs.add(bool((one.inputs[0] < 0).all()))
-        assert torch.equal(one.inputs[0].abs().sort().values, source.sort().values)
+        assert (one.inputs[0].abs() >= 1).all() and (one.inputs[0].abs() < 4).all()  # 2 after rounding
         assert (one.inputs[1] > 0).all() and one.inputs_changed() == []
     assert signs == {True, False}
     one.inputs[0][3] *= -1
     assert one.inputs_changed() == [0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+def test_numbers_that_are_none_stay_what_they_are_and_a_unit_stays_below_one(dtype):
+    kind = getattr(torch, dtype)
+    odd = torch.tensor([0.0, torch.inf, -torch.inf, torch.nan, torch.finfo(kind).smallest_normal / 4, 1.0], dtype=kind)
+    source = torch.cat([odd, torch.rand(26).to(kind).clamp(0.01, 1.0)])
+    one = BufferSet.create([source], [])
+    unit = TensorSpec(name="x", dtype=dtype, shape=(32,), stride=(1,), domain="unit")
+    for seed in range(10):
+        rolling([unit])(one, random.Random(seed), False)
+        now = one.inputs[0]
+        for count in (lambda v: (v == 0).sum(), lambda v: v.isnan().sum(), lambda v: v.isinf().sum()):
+            assert count(now) == count(source)
+        finite = now[now.isfinite()]
+        assert ((finite >= 0) & (finite <= 1)).all()
+        assert one.inputs_changed() == []
+
+
+def test_no_result_of_a_round_can_be_copied_from_an_earlier_one():
+    """What was accepted once as five times faster: a table of results, read where the values had moved to."""
+    source = torch.randn(4096)
+    one = BufferSet.create([source], [])
+    spec = TensorSpec(name="x", dtype="float32", shape=(4096,), stride=(1,))
+    known = set(source.abs().tolist())
+    for seed in range(5):
+        rolling([spec])(one, random.Random(seed), False)
+        values = set(one.inputs[0].abs().tolist())
+        assert len(values & known) < 41  # by chance alone
+        known |= values
 
 
 @given(st.integers(1, 1 << 34), st.floats(1e-7, 10), st.integers(1 << 20, 1 << 29))

@@ -30,6 +30,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from autokernel.judge.turns import Turn, regular, sign_word
+
 if TYPE_CHECKING:
     from autokernel.records import TensorSpec
 
@@ -150,7 +152,8 @@ class BufferSet:
         self._kept: list[Tensor] = []  # what the sources' bits belong to
         self._sources: list[Words] = []
         self._shifts: list[int] = []
-        self._signs: list[int] = []  # a mask of the sign bit, or 0
+        self._turns: list[Turn] = []
+        self._allowed: dict[tuple[int, bool], Words | None] = {}  # by input and limit; None: every bit of all elements
         slots = (*layout.inputs, *layout.outputs)
         self._guards = [(s.base - CANARY_BYTES, s.base) for s in slots]
         self._guards += [(s.base + s.bytes, s.base + s.bytes + CANARY_BYTES) for s in slots]
@@ -176,23 +179,23 @@ class BufferSet:
         self._kept = [span(t) for t in inputs]
         self._sources = [_bits(t) for t in self._kept]
         self._shifts = [0] * len(inputs)
-        self._signs = [0] * len(inputs)
+        self._turns = [Turn()] * len(inputs)
+        self._allowed = {}
         for index in range(len(inputs)):
             self._fill(index)
 
-    def roll(self, movable: Sequence[bool], shift: int, negated: Sequence[bool] | None = None) -> None:
+    def roll(self, movable: Sequence[bool], shift: int, turns: Sequence[Turn] | None = None) -> None:
         """New values at the price of a copy: the elements of each `movable` input, rotated by `shift` in memory.
 
-        For inputs whose elements are exchangeable (dense activations and weights); indices and masks stay. Those of
-        them that are `negated` have the signs of all elements of the source turned round as well; they are IEEE floats.
+        For inputs whose elements are exchangeable (dense activations and weights); indices and masks stay. `turns`: the
+        bits of the source that are flipped besides, one for each input.
         """
         for index, may in enumerate(movable):
             words = self.layout.inputs[index].words
             count = len(self._sources[index]) // words
             if may and count:
                 self._shifts[index] = shift % count * words
-                bits = 8 * self._sources[index].itemsize
-                self._signs[index] = 1 << (bits - 1) if negated is not None and negated[index] else 0
+                self._turns[index] = turns[index] if turns is not None else Turn()
                 self._fill(index)
 
     def inputs_changed(self) -> list[int]:
@@ -278,21 +281,41 @@ class BufferSet:
         return not all(np.array_equal(a, b) for a, b in zip(self._output_bits, snapshot, strict=True))
 
     def _fill(self, index: int) -> None:
-        target, source, shift = self._target(index), self._sources[index], self._shifts[index]
-        cut = len(source) - shift
-        if sign := self._signs[index]:
-            np.bitwise_xor(source[:cut], source.dtype.type(sign), out=target[shift:])
-            np.bitwise_xor(source[cut:], source.dtype.type(sign), out=target[:shift])
-        else:
-            target[shift:] = source[:cut]
-            target[:shift] = source[cut:]
+        target, shift = self._target(index), self._shifts[index]
+        cut = len(target) - shift
+        self._turn(index, slice(0, cut), target[shift:])
+        self._turn(index, slice(cut, None), target[:shift])
 
     def _same(self, index: int) -> bool:
-        target, source, shift = self._target(index), self._sources[index], self._shifts[index]
-        cut = len(source) - shift
-        if sign := self._signs[index]:
-            source = source ^ source.dtype.type(sign)
-        return np.array_equal(target[shift:], source[:cut]) and np.array_equal(target[:shift], source[cut:])
+        target, shift = self._target(index), self._shifts[index]
+        wanted = np.empty_like(target)
+        self._turn(index, slice(None), wanted)
+        cut = len(target) - shift
+        return np.array_equal(target[shift:], wanted[:cut]) and np.array_equal(target[:shift], wanted[cut:])
+
+    def _turn(self, index: int, part: slice, out: Words) -> None:
+        """A part of the source with its bits turned, written to `out`."""
+        source = self._sources[index][part]
+        word = self._turns[index].word(self.layout.inputs[index].dtype)
+        if not word:
+            out[:] = source
+            return
+        allowed = self._may(index)
+        if allowed is None:
+            np.bitwise_xor(source, source.dtype.type(word), out=out)
+        else:
+            np.bitwise_and(allowed[part], source.dtype.type(word), out=out)
+            np.bitwise_xor(out, source, out=out)
+
+    def _may(self, index: int) -> Words | None:
+        """The bits of each element of the source that may be flipped; None: all of every one."""
+        key = index, self._turns[index].below_one
+        if key not in self._allowed:
+            source, dtype = self._sources[index], self.layout.inputs[index].dtype
+            found = regular(source, dtype, key[1])
+            sign, all_bits = source.dtype.type(sign_word(dtype)), ~source.dtype.type(0)
+            self._allowed[key] = None if found.all() else np.where(found, all_bits, sign)
+        return self._allowed[key]
 
     def _target(self, index: int) -> Words:
         slot = self.layout.inputs[index]

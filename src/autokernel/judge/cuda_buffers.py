@@ -17,6 +17,7 @@ from torch import Tensor
 from autokernel.judge.buffers import CANARY_BYTES, Layout, Slot, placed, poison_word, refuse_others, torch_dtype
 from autokernel.judge.buffers import span as span_of
 from autokernel.judge.cuda_memory import Allocation
+from autokernel.judge.turns import Turn, regular, sign_word
 
 if TYPE_CHECKING:
     from autokernel.records import TensorSpec
@@ -47,7 +48,8 @@ class CudaSet:
         self._output_words = [_words(self._bytes, slot) for slot in layout.outputs]
         self._sources: list[Tensor] = []
         self._shifts: list[int] = []
-        self._signs: list[int] = []
+        self._turns: list[Turn] = []
+        self._allowed: dict[tuple[int, bool], Tensor | None] = {}  # by input and limit; None: every bit of all elements
         slots = (*layout.inputs, *layout.outputs)
         guards = [(s.base - CANARY_BYTES, s.base) for s in slots]
         guards += [(s.base + s.bytes, s.base + s.bytes + CANARY_BYTES) for s in slots]
@@ -71,20 +73,19 @@ class CudaSet:
         refuse_others(self.inputs, inputs)
         self._sources = [_bits(span_of(t)) for t in inputs]
         self._shifts = [0] * len(inputs)
-        self._signs = [0] * len(inputs)
+        self._turns = [Turn()] * len(inputs)
+        self._allowed = {}
         for index in range(len(inputs)):
             self._fill(index)
 
-    def roll(self, movable: Sequence[bool], shift: int, negated: Sequence[bool] | None = None) -> None:
-        """The elements of each `movable` input rotated by `shift` in memory, the signs of those `negated` turned."""
+    def roll(self, movable: Sequence[bool], shift: int, turns: Sequence[Turn] | None = None) -> None:
+        """The elements of each `movable` input rotated by `shift` in memory, bits of theirs flipped (`turns`)."""
         for index, may in enumerate(movable):
             words = self.layout.inputs[index].words
             count = len(self._sources[index]) // words
             if may and count:
                 self._shifts[index] = shift % count * words
-                bits = 8 * self._sources[index].element_size()
-                turn = negated is not None and negated[index]
-                self._signs[index] = -(1 << (bits - 1)) if turn else 0
+                self._turns[index] = turns[index] if turns is not None else Turn()
                 self._fill(index)
 
     def inputs_changed(self) -> list[int]:
@@ -102,13 +103,28 @@ class CudaSet:
         return (target[: len(first)] == first).all() & (target[len(first) :] == second).all()
 
     def _pieces(self, index: int) -> tuple[Tensor, Tensor]:
-        """What must be in memory: the end of the source, then its beginning, signs turned where they are."""
+        """What must be in memory: the end of the source, then its beginning, bits turned where they are."""
         source, shift = self._sources[index], self._shifts[index]
         cut = len(source) - shift
         pieces = source[cut:], source[:cut]
-        if sign := self._signs[index]:
-            return pieces[0] ^ sign, pieces[1] ^ sign
+        slot = self.layout.inputs[index]
+        if word := self._turns[index].word(slot.dtype):
+            turn, allowed = _signed(word, slot), self._may(index)
+            if allowed is None:
+                return pieces[0] ^ turn, pieces[1] ^ turn
+            return pieces[0] ^ (allowed[cut:] & turn), pieces[1] ^ (allowed[:cut] & turn)
         return pieces
+
+    def _may(self, index: int) -> Tensor | None:
+        """The bits of each element of the source that may be flipped; None: all of every one."""
+        key = index, self._turns[index].below_one
+        if key not in self._allowed:
+            source, slot = self._sources[index], self.layout.inputs[index]
+            found = regular(source, slot.dtype, key[1])
+            sign = _signed(sign_word(slot.dtype), slot)
+            every = bool(found.all())
+            self._allowed[key] = None if every else torch.where(found, -1, sign).to(source.dtype)
+        return self._allowed[key]
 
     def _target(self, index: int) -> Tensor:
         slot = self.layout.inputs[index]

@@ -36,6 +36,7 @@ from pathlib import Path
 from autokernel.judge.buffers import torch_dtype
 from autokernel.judge.children import AnySet
 from autokernel.judge.sandbox import ChildFailure, Kernel, Sandbox
+from autokernel.judge.turns import drawn
 from autokernel.records import Reason, TensorSpec
 
 MAX_SETS = 64
@@ -165,17 +166,19 @@ def probe(inputs: int) -> Kernel:
 def rolling(specs: Sequence[TensorSpec], renew: Callable[[AnySet], None] | None = None) -> Refresh:
     """New values by rotating the elements of the inputs that are drawn alike (real numbers); masks and indices stay.
 
-    Inputs of either sign are also negated, as a coin falls for each. It costs a copy. A task with nothing to rotate
-    needs a `refresh` that draws (and calls `BufferSet.rewrite`). `renew` does so, for those who ask for wholly new
-    values.
+    Besides, bits of theirs are flipped, others in every round (turns.py): nothing of an earlier result can be reused.
+    It costs a copy. A task with nothing to rotate needs a `refresh` that draws (and calls `BufferSet.rewrite`). `renew`
+    does so, for those who ask for wholly new values.
     """
     movable = [s.domain in _MOVABLE_DOMAINS and torch_dtype(s.dtype).is_floating_point for s in specs]
-    signed = [may and _signed(spec) for may, spec in zip(movable, specs, strict=True)]
+    kinds = [(s.dtype, may and _signed(s), s.domain == "unit") for may, s in zip(movable, specs, strict=True)]
 
     def refresh(buffers: AnySet, draw: random.Random, wholly: bool) -> None:
         if wholly and renew is not None:
             renew(buffers)
-        buffers.roll(movable, draw.getrandbits(40), [may and draw.getrandbits(1) == 1 for may in signed])
+        shift = draw.getrandbits(40)
+        turns = [drawn(dtype, signed=signed, below_one=unit, draw=draw) for dtype, signed, unit in kinds]
+        buffers.roll(movable, shift, turns)
 
     return refresh
 
