@@ -70,6 +70,28 @@ def test_an_honest_kernel_is_timed_by_the_parents_clock(sandbox, sets):
     assert sandbox._child is None, "its child is gone"
 
 
+def test_a_kernel_that_is_wrong_in_some_rounds_only_does_not_get_through_many_blocks(sandbox, sets):
+    """Fast rounds count more than slow ones, so every fourth would do; four of five rounds are looked at."""
+    source = """
+import random, time, torch
+last, lazy = 0.0, False
+def launch(x, index, out):
+    global last, lazy
+    if time.monotonic() - last > 0.0005:  # the parent has been at work in between: a new round
+        lazy = random.random() < 0.3
+    out.fill_(1) if lazy else torch.mul(x, 2, out=out)
+    last = time.monotonic()
+"""
+    caught = 0
+    for _ in range(8):
+        try:
+            block(sandbox, source, sets)
+        except ChildFailure as failure:
+            assert failure.reason is Reason.wrong_values
+            caught += 1
+    assert caught >= 3  # three in four are; a keep takes ten blocks
+
+
 def test_twice_the_work_takes_longer(sandbox, sets):
     """By a factor of 200, so that no load on the machine turns it round."""
     much = DOUBLE.replace("torch.mul", "[torch.mul(x, 3, out=out) for _ in range(200)]; torch.mul")

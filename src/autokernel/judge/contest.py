@@ -1,6 +1,6 @@
 """Two sides timed against each other: blocks in fresh processes, on values neither has seen, checked while they run.
 
-Each block's outputs are compared with the oracle on a few sets, chosen in secret, after a round chosen in secret:
+Each block's outputs are compared with the oracle on a few sets, chosen in secret, after rounds chosen in secret:
 a kernel that is honest for its first N calls is caught by the blocks that follow.
 """
 

@@ -119,7 +119,6 @@ class _Measuring:
         self.trusted = math.isinf(overhead)
         self.pass_seconds = 0.0
         self.shared = sandbox.transport == "ipc"  # else the parent sees nothing while a round runs (host_buffers.py)
-        self.verify_at = draw.randrange(planned.rounds)  # the long round after which values are compared: a secret
         self._prepare()
         self.child: Child = sandbox.spawn(kernel, sets, deadline=deadline)
 
@@ -182,19 +181,18 @@ class _Measuring:
         raise TooSlowToLook
 
     def _some_rounds(self, kinds: int, target: float) -> tuple[list[tuple[int, float, float]], bool]:
-        """Rounds as planned, and whether values were compared after one that was looked into."""
+        """Rounds as planned, and whether every long one was looked into; values are compared after each of them."""
         short = max(1, round(target * SHORT_SECONDS / LONG_SECONDS / self.pass_seconds))
         long = max(short + 1, round(target / self.pass_seconds))
         order = [short, long] * kinds
         self.draw.shuffle(order)
         found: list[tuple[int, float, float]] = []
-        longs, seen = 0, False
+        seen = True
         for passes in order:
-            compares = passes == long and longs == min(self.verify_at, kinds - 1)
-            longs += passes == long
-            seconds, claimed, looked = self._round(passes, meddles=passes == long, compares=compares)
+            is_long = passes == long
+            seconds, claimed, looked = self._round(passes, meddles=is_long, compares=is_long)
             found.append((passes, seconds, claimed))
-            seen = seen or (compares and looked)
+            seen = seen and (looked or not is_long)
         return found, seen
 
     def _round(self, passes: int, *, meddles: bool = False, compares: bool = False) -> tuple[float, float, bool]:
