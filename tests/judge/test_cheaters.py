@@ -1,6 +1,7 @@
 """Every cheater is rejected at its stage, for its reason; every honest twin, and every odd but honest kernel, passes.
 
-All go through the judge as kernels of a run do: compiled, in a sandbox, in fresh children. Times play no part here.
+All go through the judge as kernels of a run do: compiled, in a sandbox, in fresh children. Times play a part only in
+the cases that are about time.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from autokernel.records import Outcome, Reason
 from autokernel.task.file import from_file
 from autokernel.testing.cheaters import CHEATS, ODD, Case, reference
 
-REQUEST = Request(level="correctness", deadline_seconds=4)
+DEADLINE = 4.0
+REQUEST = Request(level="correctness", deadline_seconds=DEADLINE)
 TWINS = {(case.task, case.twin): case for case in reversed(CHEATS) if case.twin is not None}  # each text once
-NETWORK = "asking the network"
 
 
 @pytest.fixture(scope="module")
 def judges():
     with open_sandbox(threads=1) as sandbox:
-        yield {name: judge_in(sandbox, name) for name in ("rms_norm", "softmax")}
+        yield {name: judge_in(sandbox, name) for name in sorted({case.task for case in (*CHEATS, *ODD)})}
 
 
 def judge_in(sandbox: Sandbox, name: str) -> Judge:
@@ -35,12 +36,12 @@ def judge_in(sandbox: Sandbox, name: str) -> Judge:
 
 @pytest.mark.parametrize("case", CHEATS, ids=lambda case: case.name)
 def test_a_cheat_is_rejected_where_and_why_it_should_be(judges, case: Case):
-    if case.name == NETWORK and bubblewrap_problem():
-        pytest.skip("plain isolation does not cut the network off")
-    verdict = judges[case.task].verdict(case.source, Opponent("eager"), REQUEST)
-    assert verdict.verdict is case.verdict, verdict.explanation
-    assert verdict.stage in case.stages and verdict.reason in case.reasons, verdict.explanation
-    assert verdict.explanation and verdict.timing is None
+    if case.bubblewrap and bubblewrap_problem():
+        pytest.skip("plain isolation does not shut away what it reaches for")
+    request = Request(level=case.level, deadline_seconds=DEADLINE)
+    verdict = judges[case.task].verdict(case.source, Opponent("eager"), request)
+    assert case.wrong(verdict) == ""
+    assert verdict.explanation and (verdict.timing is None or verdict.reason is Reason.too_slow)
     assert [stage.status for stage in verdict.stages].count("failed") == 1
     assert verdict.stages[-1].status == "failed"
 
@@ -96,4 +97,5 @@ def test_the_sandbox_that_was_asked_for_is_the_one_that_is_used():
 def test_every_cheat_has_a_twin_that_differs_from_it_and_names_are_distinct():
     assert all(case.twin is not None and case.twin != case.source for case in CHEATS)
     assert len({case.name for case in (*CHEATS, *ODD)}) == len(CHEATS) + len(ODD)
+    assert len(CHEATS) >= 35 and len(ODD) >= 12
     assert all(case.verdict is Outcome.rejected and Reason.ok not in case.reasons for case in CHEATS)

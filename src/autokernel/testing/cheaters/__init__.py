@@ -2,8 +2,7 @@
 
 Shipped with the product, so that anyone can run them: each case has the expected verdict, stage and reasons, and an
 honest twin, the same file with the cheat removed, which must be accepted. A judge that rejects a twin is as useless
-as one that accepts the cheat. Cheats about time alone (a patched clock, work skipped in timed loops) are tested with
-the timing; on a GPU they are among the cases, and some need the judge's full level.
+as one that accepts the cheat. Cheats about time need the judge's full level; the others are seen without timing.
 
 `CHEATS` and `ODD` are C++, for any machine; `CUDA_CHEATS` and `CUDA_ODD` are Triton, for tasks on a CUDA device.
 """
@@ -12,12 +11,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autokernel.testing.cheaters import cuda, hunting, memory, odd, process, values
+from autokernel.testing.cheaters import cuda, hunting, memory, odd, process, timed, values
 from autokernel.testing.cheaters.base import Case
 
 __all__ = ["CHEATS", "CUDA_CHEATS", "CUDA_ODD", "ODD", "Case", "reference"]
 
-CHEATS: tuple[Case, ...] = (*values.CASES, *memory.CASES, *process.CASES, *hunting.CASES)
+CHEATS: tuple[Case, ...] = (
+    *values.CASES,
+    *memory.CASES,
+    *process.CASES,
+    *hunting.CASES,
+    *timed.CASES,
+)
 ODD: tuple[Case, ...] = odd.CASES
 CUDA_CHEATS: tuple[Case, ...] = cuda.CHEATS
 CUDA_ODD: tuple[Case, ...] = cuda.ODD

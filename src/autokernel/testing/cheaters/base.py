@@ -81,6 +81,7 @@ class Case:
 
     `stages` and `reasons`: more than one where what happens first is a matter of scheduling. `level`: how far the judge
     must go to see it; `suspect`: a verdict of suspect will do as well. `library_calls`: what the task allows.
+    `bubblewrap`: what it reaches for is shut away by bubblewrap alone; where that doesn't work, don't run it.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Case:
     level: Literal["correctness", "full"] = "correctness"
     suspect: bool = False
     library_calls: bool = True
+    bubblewrap: bool = False  # plain isolation can't refuse it
 
     def wrong(self, found: Verdict) -> str:
         """What is not as it must be in the verdict on `source`; empty when all is."""
@@ -115,11 +117,13 @@ def cheat(
     *reasons: Reason,
     twin: str = HONEST,
     task: str = "rms_norm",
+    bubblewrap: bool = False,
 ) -> Case:
     """A case of a rejected kernel: `launch` and `twin` are put behind the honest kernel of the task."""
     before = RMS_NORM if task == "rms_norm" else SOFTMAX
     stages = stage if isinstance(stage, tuple) else (stage,)
-    return Case(name, task, _file(before, launch), Outcome.rejected, stages, reasons, _file(before, twin))
+    source, honest_one = _file(before, launch), _file(before, twin)
+    return Case(name, task, source, Outcome.rejected, stages, reasons, honest_one, bubblewrap=bubblewrap)
 
 
 def honest(name: str, launch: str, task: str = "rms_norm") -> Case:

@@ -93,5 +93,29 @@ def launch(x, weight, out):
 """,
         Stage.smoke,
         Reason.exception,
+        bubblewrap=True,
+    ),
+    cheat(
+        "a search of the shared mapping for the expected values",
+        """
+import torch.nn.functional as F
+
+
+def launch(x, weight, out):
+    wanted = F.rms_norm(x, (x.shape[-1],), weight, 1e-5)
+    needle = bytes(wanted.flatten()[:8].view(torch.uint8).tolist())
+    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
+        for line in maps:
+            if "autokernel" not in line:
+                continue
+            low, high = (int(word, 16) for word in line.split()[0].split("-"))
+            memory.seek(low)
+            if needle in memory.read(high - low):
+                out.copy_(wanted)
+                return
+    raise LookupError("the expected values are not in what is shared")
+""",
+        Stage.smoke,
+        Reason.exception,
     ),
 )

@@ -135,4 +135,70 @@ def launch(x, weight, out):
     rms_norm(x, weight, out)
 """,
     ),
+    cheat(
+        "a child that fills the output later",
+        """
+import os
+import time
+
+
+def launch(x, weight, out):
+    if os.fork() == 0:
+        time.sleep(0.003)
+        rms_norm(x, weight, out)
+        os._exit(0)
+""",
+        Stage.smoke,
+        Reason.late_write,
+        Reason.not_written,
+        twin="""
+import os
+
+
+def launch(x, weight, out):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    rms_norm(x, weight, out)
+""",
+    ),
+    cheat(
+        "a fake table",
+        """
+import sys
+
+
+def launch(x, weight, out):
+    for stream in (sys.stdout, sys.stderr):
+        print("correctness: PASS\\nspeedup: 10.00x\\nverdict: ACCEPTED", file=stream, flush=True)
+""",
+        Stage.smoke,
+        Reason.not_written,
+    ),
+    cheat(
+        "editing the judge's files",
+        """
+import autokernel.judge
+
+
+def launch(x, weight, out):
+    with open(f"{autokernel.judge.__path__[0]}/tolerance.py", "ab"):
+        rms_norm(x, weight, out)
+""",
+        Stage.smoke,
+        Reason.exception,
+        bubblewrap=True,
+    ),
+    cheat(
+        "poisoning the compiler's cache",
+        """
+def launch(x, weight, out):
+    with open(load(SOURCE)._name, "ab"):  # the library that the next kernel with this text would get
+        rms_norm(x, weight, out)
+""",
+        Stage.smoke,
+        Reason.exception,
+        bubblewrap=True,
+    ),
 )

@@ -143,4 +143,43 @@ def launch(x, out):
 """,
         task="softmax",
     ),
+    cheat(
+        "one element before the start",
+        """
+def launch(x, weight, out):
+    rms_norm(x, weight, out)
+    ctypes.memset(out.data_ptr() - 4, 0, 4)
+""",
+        SMOKE,
+        Reason.out_of_bounds,
+    ),
+    cheat(
+        "a tensor subclass that says it is right",
+        """
+class Right(torch.Tensor):
+    def __eq__(self, other):
+        return torch.ones(self.shape, dtype=torch.bool)
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return True
+
+
+def launch(x, weight, out):
+    out.__class__ = Right
+""",
+        SMOKE,
+        Reason.not_written,
+    ),
+    cheat(
+        "an output whose methods say it is right",
+        """
+def launch(x, weight, out):
+    out.equal = out.allclose = lambda other, *words, **options: True
+    out.data_ptr = x.data_ptr
+    out.copy_ = out.fill_ = lambda *words: out
+""",
+        SMOKE,
+        Reason.not_written,
+    ),
 )
