@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 import autokernel
 from autokernel.cli import options as o
-from autokernel.cli.screen import INTERRUPTED, Screen, diagnosis
+from autokernel.cli.screen import INTERRUPTED, Screen, case_line, diagnosis, self_test_summary
 
 if TYPE_CHECKING:
     from autokernel.records import Proof
@@ -264,15 +264,38 @@ def report(run: o.Run, as_json: o.Json = False, verbose: o.Verbose = False) -> N
 
 
 @app.command()
-def doctor(as_json: o.Json = False, verbose: o.Verbose = False) -> None:
-    """Check this machine by trying it: compiler, sandbox, git, load and more. Status 1 when something fails."""
+def doctor(
+    self_test: o.SelfTest = False,
+    device: o.Device = "auto",
+    isolation: o.IsolationOption = o.Isolation.auto,
+    as_json: o.Json = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Check this machine by trying it: compiler, sandbox, git, load and more. Status 1 when something fails.
+
+    With --self-test try the judge instead: every known cheat must be refused, every honest kernel accepted.
+    """
     with Screen(as_json=as_json, verbose=verbose) as screen:
+        if self_test:
+            _self_test(screen, device, isolation.value)
         from autokernel.doctor import examine
 
         found = examine()
         screen.show(diagnosis(found.checks))
         screen.write_json(found.as_json())
         raise typer.Exit(0 if found.healthy else 1)
+
+
+def _self_test(screen: Screen, device: str, isolation: Literal["auto", "bubblewrap", "plain"]) -> NoReturn:
+    from autokernel import api
+    from autokernel.doctor.self_test import self_test
+
+    where = api.chosen_device(device)
+    screen.say(f"the judge on {where}: cheats must be refused for what they are, honest kernels accepted")
+    found = self_test(where, isolation, lambda case: screen.say(case_line(case)))
+    screen.show(self_test_summary(found))
+    screen.write_json(found.as_json())
+    raise typer.Exit(0 if found.passed else 1)
 
 
 def _finish(done: Any, screen: Screen) -> None:

@@ -92,6 +92,9 @@ Proposer = Annotated[
 ]
 IsolationOption = Annotated[Isolation, typer.Option("--isolation", help="How candidates are shut in while judged.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Threads a kernel may use.", min=1)]
+SelfTest = Annotated[
+    bool, typer.Option("--self-test", help="Try the judge on known cheats and honest kernels; some minutes.")
+]
 RequireGain = Annotated[bool, typer.Option("--require-gain", help="Exit with status 1 unless the result is a gain.")]
 Json = Annotated[
     bool, typer.Option("--json", help="The answer as JSON on standard output, progress on standard error.")

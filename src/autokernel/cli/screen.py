@@ -21,6 +21,7 @@ from autokernel.loop.signals import Stopped
 
 if TYPE_CHECKING:
     from autokernel.doctor import Check
+    from autokernel.doctor.self_test import Outcome, SelfTest
 
 OURS = 3
 INTERRUPTED = 130  # as shells give it for Ctrl-C
@@ -120,3 +121,28 @@ def diagnosis(checks: tuple[Check, ...]) -> RenderableType:
 def _console(*, stderr: bool) -> Console:
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=max(console.width, PLAIN_WIDTH))
+
+
+def case_line(case: Outcome) -> str:
+    """ "ok    nothing written                  rejected at smoke: not_written   0.4 s"."""
+    mark = {True: "ok", False: "WRONG", None: "-"}[case.as_expected]
+    found = f"{case.verdict}: {case.reason}" if case.as_expected is None else _found(case)
+    line = f"{mark:5} {case.name:70} {found:44} {case.seconds:5.1f} s"
+    return line if case.as_expected is not False else f"{line}\n      expected {case.expected}"
+
+
+def _found(case: Outcome) -> str:
+    return case.verdict if case.verdict == "accepted" else f"{case.verdict} at {case.stage}: {case.reason}"
+
+
+def self_test_summary(found: SelfTest) -> str:
+    """How many of each, and what to do about what is wrong."""
+    counts = {kind: sum(case.as_expected is kind for case in found.cases) for kind in (True, False, None)}
+    lines = [f"{counts[True]} as expected, {counts[False]} not, {counts[None]} not run; isolation {found.isolation}"]
+    if len(found.cases) == 1 and counts[False]:
+        lines.append("An honest kernel was refused, so the rest was left out: see `autokernel doctor`.")
+    elif counts[False]:
+        lines.append("This judge can't be trusted here. Please report it with the output of --json.")
+    if counts[None]:
+        lines.append("Install bubblewrap for the rest (Debian/Ubuntu: `apt-get install bubblewrap`).")
+    return "\n".join(lines)
