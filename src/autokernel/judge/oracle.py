@@ -242,7 +242,7 @@ class _Perturbed(_Typed):
         growth = self._summation(n, value)
         if growth is not None:
             growth = growth.nan_to_num_(0.0, 0.0, 0.0)
-            moved += self._scaled(growth, roundoff) - growth
+            moved += self._scaled(growth, min(roundoff, torch.finfo(torch.float32).eps / 2)) - growth
         return moved
 
     def _narrows(self, node: fx.Node, dtype: torch.dtype) -> bool:
@@ -252,6 +252,8 @@ class _Perturbed(_Typed):
 
     def _summation(self, node: fx.Node, value: Tensor) -> Tensor | None:
         """What the partial sums' roundings may add up to, in units of u, whatever the order of summation.
+
+        The u of float32 for narrower dtypes: PyTorch adds those up in float32, and so must a kernel.
 
         Added one after the other, K terms have partial sums S_k and an RMS error of at most u · sqrt(Σ S_k²). That is
         u · sqrt(K/2) · sqrt(Σ terms²) for terms of random sign, u · sqrt(K/3) · |Σ terms| for terms of one sign. Both

@@ -16,8 +16,9 @@ elements and widens to 1 for few (0.5 + 1/√n, at most 1), since a scalar outpu
 RMSNorm, LayerNorm, softmax, GELU, SwiGLU, cross-entropy and matrix products, kernels that sum in 1 to 64 lanes reach
 0.01 to 0.25; wrong ones (bfloat16 sums, a wrong eps, 0.01 % off in scale) start at 0.6 and are mostly above 10.
 
-NaN and ±Inf must be exactly where eager has them; only where eager overflows and the oracle does not may a kernel
-give the oracle's finite value instead. Outputs without rounding (integers, booleans, data movement) equal eager's bits.
+NaN and ±Inf must be exactly where eager has them, or where the oracle has them: where eager overflows a kernel may
+give the oracle's finite value, and where eager's order of operations makes an infinity of what is NaN, NaN. Outputs
+without rounding (integers, booleans, data movement) equal eager's bits.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ def _special_mismatch(name: str, got: Tensor, eager: Tensor, reference: Tensor) 
     wrong = (
         (got.isnan() != eager.isnan()) | (got.isinf() != eager.isinf()) | (eager.isinf() & got.isinf() & (got != eager))
     )
-    wrong &= ~(got.isfinite() & reference.isfinite() & ~eager.isfinite())
+    as_exact = (got.isnan() == reference.isnan()) & (got.isinf() == reference.isinf())
+    wrong &= ~(as_exact & (~got.isinf() | (got == reference)))
     if not bool(wrong.any()):
         return None
     where = _first(wrong)
