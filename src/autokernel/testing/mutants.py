@@ -2,9 +2,9 @@
 
 Each kind of region that is generated has two honest kernels, which sum in different orders, and its mutants: one fault
 each, as authors make them. They are written in PyTorch and run in this process; what judges them is the judge's own
-comparison, on the inputs of its own stages. A mutant whose results are within three units in the last place of the exact
-ones, or whose error is at most twice eager's, or who gives the honest kernel's results, on every input, is none there (a
-shift by one in rows of one element; sums in bfloat16 where the output is bfloat16, too): those are counted apart.
+comparison, on the inputs of its own stages. A mutant that can't be told from an honest kernel on any input is none, and
+is counted apart: its results are the honest ones (a shift by one in rows of one element), or within three units in the
+last place of the exact ones, or its error is at most twice eager's (sums in bfloat16 for a bfloat16 output).
 """
 
 from __future__ import annotations
