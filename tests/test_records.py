@@ -20,6 +20,7 @@ from autokernel.records import (
     Timing,
     Trial,
     Verdict,
+    plain,
 )
 
 TIMING = Timing(incumbent_us=2.0, candidate_us=1.0, speedup=2.0, ci_low=1.9, ci_high=2.1, pairs=8, confirmed=True)
@@ -193,3 +194,10 @@ def test_the_bounds_of_a_timing_are_finite(tmp_path):
     read = Verdict.load(tmp_path / "1.json").timing
     assert read == timing
     assert (read.ci_low, read.floor_us) == (0.0, None) and read.ci_high > 1e300
+
+
+def test_what_a_kernel_says_can_not_move_the_cursor_turn_text_round_or_begin_a_line():
+    said = "\x1b[2J\x1b]0;title\x07 fine\tand\nfine \u202eevil\x9b31m\rREJECTED"
+    detail = StageResult(name=Stage.smoke, status="failed", seconds=0.1, detail=said).detail
+    assert detail == "\\x1b[2J\\x1b]0;title\\x07 fine\tand\nfine \\u202eevil\\x9b31m\nREJECTED"
+    assert plain("× µs – 1.3× ümlaut 漢字") == "× µs – 1.3× ümlaut 漢字"

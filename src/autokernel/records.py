@@ -35,6 +35,25 @@ def _upper(value: Any) -> Any:
 
 # JSON has neither infinity nor NaN: a figure without a finite value is None, a bound that says nothing is the widest
 Finite = Annotated[float | None, BeforeValidator(_finite)]
+
+
+def plain(text: Any) -> Any:
+    """Without what a terminal would obey: control characters and those that turn the direction of text, as escapes.
+
+    What a kernel, its compiler or an author says ends up on a terminal, in reports and in commits.
+    """
+    if not isinstance(text, str) or (text.isascii() and text.isprintable()):
+        return text
+    return "".join(char if char in _SPACES or char.isprintable() else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    """ "\\x1b", "\\u202e"; line ends of other systems become ours."""
+    return "\n" if char in "\r\v\f\u0085\u2028\u2029" else char.encode("unicode_escape").decode()
+
+
+_SPACES = "\n\t\u00a0\u202f\u2009"  # the latter as units are written
+Words = Annotated[str, BeforeValidator(plain)]
 LowerBound = Annotated[float, BeforeValidator(_lower)]
 UpperBound = Annotated[float, BeforeValidator(_upper)]
 
@@ -164,7 +183,7 @@ class Proposal(Record):
     source: str
     language: str
     author: str
-    hypothesis: str = ""
+    hypothesis: Words = ""
     predicted_gain: float | None = None
     parent: str | None = None  # commit it was made from
     schedule: str | None = None  # the schedule as text, for generated kernels
@@ -224,7 +243,7 @@ class StageResult(Record):
     name: Stage
     status: Literal["passed", "failed", "skipped"]
     seconds: float
-    detail: str = ""
+    detail: Words = ""
 
 
 class ErrorFigures(Record):
@@ -276,14 +295,14 @@ class Verdict(Document):
     verdict: Outcome
     stage: Stage
     reason: Reason
-    explanation: str = ""  # for the author: which element, which values, how far over
+    explanation: Words = ""  # for the author: which element, which values, how far over
     stages: tuple[StageResult, ...] = ()
     error: ErrorFigures | None = None
     timing: Timing | None = None
     kernels_launched: tuple[str, ...] = ()
     resources: Resources = Resources()
     peak_memory: int = 0
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Words, ...] = ()
     seconds: float = 0.0
     # the loop adds these for a kept kernel: against the region in eager and alone under Inductor, each side by side
     baselines: dict[Literal["eager", "inductor"], Timing] = {}
@@ -329,7 +348,7 @@ class Trial(Record):
     speedup_vs_pytorch: float | None = None
     correctness: str  # PASS | FAIL | SUSPECT | ERROR
     peak_vram_mb: float | None = None
-    description: str = ""
+    description: Words = ""
     task: str
     decision: Decision
     reason: str
@@ -360,7 +379,7 @@ class FirstIncumbent(Document):
     task: str
     kind: Literal["eager", "inductor"]
     timing: Timing | None = None
-    note: str = ""  # why only one of them runs
+    note: Words = ""  # why only one of them runs
     seconds: float = 0.0
 
 
@@ -527,7 +546,7 @@ class WinnerRow(Record):
     ci_low: float | None
     ci_high: float | None
     kept: bool
-    note: str = ""
+    note: Words = ""
 
 
 class AttentionRow(Record):
@@ -538,7 +557,7 @@ class AttentionRow(Record):
     ci_low: float | None = None
     ci_high: float | None = None
     kept: bool
-    note: str = ""
+    note: Words = ""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
