@@ -76,6 +76,9 @@ class Honest:
     def has_answered(self):
         return False
 
+    def still(self):
+        pass
+
     def close(self):
         self.closed = True
 

@@ -218,6 +218,7 @@ class Child:
     ) -> float:
         if self._unexpected():
             raise protocol.ProtocolError("an answer before a command")
+        self.still()
         begin = time.perf_counter()
         until = time.monotonic() + deadline
         if self._sandbox.device == "cpu":
@@ -246,6 +247,13 @@ class Child:
             self.sets[index % len(self.sets)].armed = False
         return seconds
 
+    def still(self) -> None:
+        """Raises ChildFailure where the child ran while it was stopped (what it saw and did then was not its time), or
+        changed the cores, priority or limits that later children would inherit."""
+        if self._sandbox.control(Control.still).awake:
+            detail = "it ran while it was stopped, or changed the settings of the process that others are started from"
+            raise ChildFailure(Reason.protocol, detail)
+
     @staticmethod
     def _check(samples: Sequence[AnySample]) -> None:
         if any(one.late() for one in samples):
@@ -267,7 +275,10 @@ class Child:
             raise protocol.ProtocolError("an answer from another process")
         if sender is None:
             self.pid = pid
-            self._pidfd = os.pidfd_open(pid)
+            try:
+                self._pidfd = os.pidfd_open(pid)
+            except ProcessLookupError as error:
+                raise protocol.ChannelClosed from error
         reply = Reply.decode(data, nonce)
         if reply.status is Status.failed:
             raise ChildFailure(_REASONS[reply.problem], reply.text or "no message")

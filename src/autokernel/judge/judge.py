@@ -48,6 +48,7 @@ from autokernel.records import (
 from autokernel.task import LoadedTask
 
 FIXED_PAIRS = 8
+MOST_SOURCE = 500_000  # characters; parsing more costs this process seconds and gigabytes
 _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory", "out_of_memory")
@@ -127,6 +128,17 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
+def unreadable(source: str) -> str:
+    """Why a text can't be a kernel file whatever it says; empty where it can."""
+    if len(source) > MOST_SOURCE:
+        return f"the file has {len(source):,} characters; {MOST_SOURCE:,} are the most that are read"
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        return f"the text is no Unicode: half of a surrogate pair at character {error.start}"
+    return ""
+
+
 class _Stop(Exception):
     """The verdict is settled."""
 
@@ -185,6 +197,8 @@ class _Judging:
 
     def _check(self) -> dict[str, tuple[int, int | None]]:
         begin = self._enter(Stage.check)
+        if problem := unreadable(self.source):
+            self._fail(begin, Reason.bad_source, problem)
         findings = self.judge.kernels.check(self.source)
         fatal = [finding for finding in findings if finding.fatal]
         if fatal:
@@ -326,7 +340,7 @@ class _Judging:
         stages = self.stages
         return Verdict(
             task=self.judge.loaded.task.id,
-            kernel_sha256=hashlib.sha256(self.source.encode()).hexdigest(),
+            kernel_sha256=hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
             device=self.judge.loaded.task.device_class,
             isolation=self.judge.sandbox.isolation,
             verdict=outcome,

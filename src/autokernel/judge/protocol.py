@@ -27,7 +27,7 @@ TEXT_BYTES = 2048
 _REQUEST = struct.Struct("<4sBxHQ16s")  # magic, operation, first set, calls, nonce
 _REPLY = struct.Struct(f"<4sBBHd16s{TEXT_BYTES}s")  # magic, status, problem, text length, claimed seconds, nonce, text
 _CONTROL = struct.Struct("<4sBxxx16s")  # magic, operation, nonce
-_ACK = struct.Struct("<4sBxxxii16s")  # magic, ok, wait status of the child or -1, processes left, nonce
+_ACK = struct.Struct("<4sBBxxii16s")  # magic, ok, awake, wait status of the child or -1, processes left, nonce
 _REQUEST_MAGIC, _REPLY_MAGIC, _CONTROL_MAGIC, _ACK_MAGIC = b"AKq1", b"AKr1", b"AKc1", b"AKa1"
 E = TypeVar("E", bound=enum.IntEnum)
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid: struct ucred
@@ -82,6 +82,7 @@ class Control(enum.IntEnum):
     thaw = 3
     kill = 4  # kill every process but the zygote; answered once none is left
     status = 5  # nothing but an answer
+    still = 6  # whether nothing has run since all was stopped; `Ack.awake` if something has
 
 
 @dataclass(frozen=True)
@@ -145,23 +146,27 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class Ack:
-    """`wait_status`: the child's, as `os.waitpid` gives it; -1 while it runs. `left`: processes besides the zygote."""
+    """`wait_status`: the child's, as `os.waitpid` gives it; -1 while it runs. `left`: processes besides the zygote.
+
+    `awake`: something ran that should have been stopped, or changed the zygote's settings.
+    """
 
     ok: bool
     nonce: bytes
     wait_status: int = -1
     left: int = 0
+    awake: bool = False
 
     def encode(self) -> bytes:
-        return _ACK.pack(_ACK_MAGIC, self.ok, self.wait_status, self.left, self.nonce)
+        return _ACK.pack(_ACK_MAGIC, self.ok, self.awake, self.wait_status, self.left, self.nonce)
 
     @classmethod
     def decode(cls, data: bytes, nonce: bytes) -> Ack:
-        magic, ok, wait_status, left, echoed = _unpack(_ACK, data)
+        magic, ok, awake, wait_status, left, echoed = _unpack(_ACK, data)
         _expect(magic, _ACK_MAGIC)
-        if echoed != nonce or ok not in (0, 1):
+        if echoed != nonce or ok not in (0, 1) or awake not in (0, 1):
             raise ProtocolError("an answer to another request")
-        return cls(bool(ok), echoed, wait_status, left)
+        return cls(bool(ok), echoed, wait_status, left, bool(awake))
 
 
 REQUEST_BYTES, REPLY_BYTES, CONTROL_BYTES, ACK_BYTES = _REQUEST.size, _REPLY.size, _CONTROL.size, _ACK.size

@@ -94,6 +94,7 @@ class Sandbox:
         self._zygote_pid: int | None = None
         self._child: Child | None = None
         self._hidden = False
+        self._cores = os.sched_getaffinity(0)
 
     def __enter__(self) -> Self:
         shut.hide_self()
@@ -132,6 +133,8 @@ class Sandbox:
             raise ValueError(f"a child takes 1 to 200 sets, not {len(sets)}")
         if self._child is not None:
             self._child.close()
+        if os.sched_getaffinity(0) != self._cores:  # in plain isolation a child can change this process's, too
+            os.sched_setaffinity(0, self._cores)
         if not self._alive():
             self._stop()
             self._start()

@@ -153,6 +153,7 @@ def measure_block(
             if index in checked:
                 some = draw.sample(touched, min(-(-_CHECKED // len(checked)), len(touched)))
                 _look(touched, some, verify)
+        child.still()  # nor while the last outputs were looked at
     finally:
         child.close()
     return Block(

@@ -130,6 +130,7 @@ class _Measuring:
             self._part()
             singles = [self._round(1)[0] for _ in range(SINGLES if self._several() else 1)]
             rounds = self._rounds()
+            self.child.still()
         finally:
             self.child.close()
         return self._block(singles, rounds)

@@ -14,6 +14,7 @@ import contextlib
 import gc
 import json
 import os
+import resource
 import secrets
 import select
 import signal
@@ -28,6 +29,7 @@ from autokernel.judge.protocol import Ack, Control, ControlRequest
 
 KILL_SECONDS = 20.0
 STOP_SECONDS = 5.0
+DYING_SECONDS = 0.1  # that a killed process takes to be gone
 
 
 def main(argument: str) -> NoReturn:
@@ -77,6 +79,8 @@ class Zygote:
         self.control, self.plain, self.watched = control, plain, watched
         self.child: int | None = None
         self.status = -1  # the child's wait status once it has ended
+        self.asleep: dict[tuple[int, int], int] = {}  # since all was stopped: context switches of each thread
+        self.as_made = settings_of_this_process()
         self.wake, self.wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def serve(self) -> NoReturn:
@@ -101,9 +105,13 @@ class Zygote:
         os._exit(0)
 
     def answer(self, request: ControlRequest, fds: list[int]) -> None:
-        ok = True
+        ok, awake = True, False
         if request.operation is Control.fork:
             ok = self.kill_all()
+            if (
+                settings_of_this_process() != self.as_made
+            ):  # a child has the same user, and may change what is inherited
+                os._exit(0)  # the parent makes another zygote
             _wipe(self.plain)
             self.fork(fds)
         elif request.operation is Control.freeze:
@@ -112,9 +120,11 @@ class Zygote:
             self.thaw()
         elif request.operation is Control.kill:
             ok = self.kill_all()
+        elif request.operation is Control.still:
+            awake = not self.still()
         for fd in fds:
             os.close(fd)
-        self.control.send(Ack(ok, request.nonce, self.status, len(self.others())).encode())
+        self.control.send(Ack(ok, request.nonce, self.status, len(self.others()), awake).encode())
 
     def fork(self, fds: list[int]) -> None:
         pid = os.fork()
@@ -164,7 +174,41 @@ class Zygote:
                 return False
             time.sleep(0.00002)
             self.signal_all(signal.SIGSTOP)
+        self.asleep = self.switches()
+        while (
+            now := self.switches()
+        ) != self.asleep:  # a thread is shown as stopped a moment before it is off its core
+            self.asleep = now
+            if time.monotonic() > until:
+                return False
         return True
+
+    def still(self) -> bool:
+        """Whether no thread has run since `freeze`, and this process has the settings that it was made with.
+
+        A stop can be ended: by a timer that sends SIGCONT, for one.
+
+        A child that was killed meanwhile is no matter of this: the next command finds it dead.
+        """
+        if settings_of_this_process() != self.as_made:
+            return False
+        if all(_stopped(pid) for pid in self.others()) and self.switches() == self.asleep:
+            return True
+        until = time.monotonic() + DYING_SECONDS
+        while self.child is not None and time.monotonic() < until:
+            time.sleep(0.001)
+            self.reap()
+        return self.child is None
+
+    def switches(self) -> dict[tuple[int, int], int]:
+        """Context switches so far of every thread that is left: whoever ran and stopped again has one more."""
+        found: dict[tuple[int, int], int] = {}
+        for pid in self.others():
+            for thread in _numbers(f"/proc/{pid}/task"):
+                count = _switches(f"/proc/{pid}/task/{thread}/status")
+                if count is not None:
+                    found[pid, thread] = count
+        return found
 
     def thaw(self) -> None:
         self.signal_all(signal.SIGCONT)
@@ -334,6 +378,26 @@ def _numbers(folder: str) -> list[int]:
         return [int(name) for name in os.listdir(folder) if name.isdigit()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def _switches(path: str) -> int | None:
+    try:
+        with open(path) as file:
+            return sum(int(line.split()[1]) for line in file if "ctxt_switches" in line)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def settings_of_this_process() -> tuple[object, ...]:
+    """What a child inherits and another process of the same user can change: cores, priority, policy, limits."""
+    limits = sorted((name, getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_"))
+    return (
+        os.sched_getaffinity(0),
+        os.getpriority(os.PRIO_PROCESS, 0),
+        os.sched_getscheduler(0),
+        os.sched_getparam(0).sched_priority,
+        tuple((name, resource.getrlimit(number)) for name, number in limits),
+    )
 
 
 def _stopped(pid: int) -> bool:

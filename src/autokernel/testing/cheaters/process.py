@@ -201,4 +201,64 @@ def launch(x, weight, out):
         Reason.exception,
         bubblewrap=True,
     ),
+    cheat(
+        "one core for whoever is started next",
+        """
+import os
+
+cores = os.sched_getaffinity(0)
+for pid in {1, os.getppid()} - {0}:
+    try:
+        os.sched_setaffinity(pid, {min(cores)})
+    except OSError:
+        pass
+os.sched_setaffinity(0, cores)
+
+
+def launch(x, weight, out):
+    rms_norm(x, weight, out)
+""",
+        (Stage.load, Stage.smoke),
+        Reason.protocol,
+    ),
+    cheat(
+        "a timer that wakes it while it is stopped",
+        """
+import ctypes.util
+import signal
+import threading
+import time
+
+signal.signal(signal.SIGCONT, lambda *words: None)
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("kind", ctypes.c_int * 2), ("rest", ctypes.c_char * 48)]
+
+
+timer = ctypes.c_void_p()
+libc.timer_create(1, ctypes.byref(Event(None, (signal.SIGCONT, 0))), ctypes.byref(timer))
+
+
+def arm():
+    often = (ctypes.c_long * 4)(0, 700_000, 0, 700_000)  # every 0.7 ms
+    libc.timer_settime(timer, 0, often, None)
+
+
+def watch():
+    while True:
+        time.sleep(0.0001)
+
+
+threading.Thread(target=watch, daemon=True).start()
+
+
+def launch(x, weight, out):
+    arm()
+    rms_norm(x, weight, out)
+""",
+        (Stage.smoke, Stage.shapes, Stage.stability, Stage.determinism, Stage.edges),
+        Reason.protocol,
+    ),
 )
