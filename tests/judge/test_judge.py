@@ -302,9 +302,10 @@ def test_a_line_for_a_stage_has_its_name_its_status_and_its_time():
     assert failed == "  smoke        failed    0.12 s"
 
 
-@pytest.mark.parametrize(
-    ("source", "words"), [(HONEST + "\n# \ud800", "surrogate"), ("x = 1\n" * 100_000, "characters")]
-)
+SURROGATE, LONG = HONEST + "\n# \ud800", "x = 1\n" * 100_000
+
+
+@pytest.mark.parametrize(("source", "words"), [(SURROGATE, "surrogate"), (LONG, "characters")])
 def test_a_text_that_can_not_be_a_file_is_refused_before_anything_reads_it(judge, source, words):
     verdict = judge.verdict(source, Opponent("eager"))
     assert (verdict.verdict, verdict.stage, verdict.reason) == (Outcome.rejected, Stage.check, Reason.bad_source)
