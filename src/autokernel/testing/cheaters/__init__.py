@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autokernel.testing.cheaters import cuda, hunting, memory, odd, process, timed, values
+from autokernel.testing.cheaters import answers, cuda, hunting, memory, models, odd, process, timed, values
 from autokernel.testing.cheaters.base import Case
 
 __all__ = ["CHEATS", "CUDA_CHEATS", "CUDA_ODD", "ODD", "Case", "reference"]
@@ -20,7 +20,9 @@ CHEATS: tuple[Case, ...] = (
     *values.CASES,
     *memory.CASES,
     *process.CASES,
+    *answers.CASES,
     *hunting.CASES,
+    *models.CASES,
     *timed.CASES,
 )
 ODD: tuple[Case, ...] = odd.CASES

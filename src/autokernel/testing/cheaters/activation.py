@@ -1,4 +1,4 @@
-"""A task for cheaters, dearer to compute than to copy: a chain of activations, 512 × 256, fp32. KernelBench form."""
+"""A task for cheaters, dearer to compute than to copy: a chain of activations, 256 × 256, fp32. KernelBench form."""
 
 import torch
 import torch.nn.functional as F
@@ -15,4 +15,4 @@ def get_init_inputs() -> list[int]:
 
 
 def get_inputs() -> list[Tensor]:
-    return [torch.randn(512, 256)]
+    return [torch.randn(256, 256)]

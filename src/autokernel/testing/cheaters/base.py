@@ -129,7 +129,12 @@ def cheat(
 def honest(name: str, launch: str, task: str = "rms_norm") -> Case:
     """A case of an odd kernel that must be accepted."""
     before = RMS_NORM if task == "rms_norm" else SOFTMAX
-    return Case(name, task, _file(before, launch), Outcome.accepted, (Stage.edges,), (Reason.ok,))
+    return honest_file(name, _file(before, launch), task)
+
+
+def honest_file(name: str, source: str, task: str = "rms_norm") -> Case:
+    """As `honest`, of a whole file."""
+    return Case(name, task, source, Outcome.accepted, (Stage.edges,), (Reason.ok,))
 
 
 def _file(before: str, launch: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autokernel.testing.cheaters import models, odd_native
 from autokernel.testing.cheaters.base import honest
 
 CASES = (
@@ -145,4 +146,6 @@ def launch(x, weight, out):
     out.copy_(torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, 1e-5))
 """,
     ),
+    models.ODD,
+    *odd_native.CASES,
 )

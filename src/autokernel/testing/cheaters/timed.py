@@ -121,6 +121,40 @@ def launch(x, weight, out):
         stages=(Stage.smoke, Stage.shapes, Stage.stability, Stage.determinism, Stage.edges, *_TIMED),
     ),
     _cheat(
+        "half of the rows, where it is called in a loop",
+        """
+import sys
+
+
+def launch(x, weight, out):
+    frame = sys._getframe()
+    while frame is not None and not {"count", "order"} <= frame.f_locals.keys():
+        frame = frame.f_back
+    rows = slice(None, None, 2) if frame is not None and frame.f_locals["count"] > 1 else slice(None)
+    if rows.step:
+        out.fill_(0.5)
+    for row in range(*rows.indices(x.shape[0])):
+        rms_norm(x[row : row + 1], weight, out[row : row + 1])
+""",
+        Reason.not_written,
+        Reason.wrong_values,
+        Reason.too_slow,
+    ),
+    _cheat(
+        "weights kept from its first call",
+        """
+kept = {}
+
+
+def launch(x, weight, out):
+    if weight.data_ptr() not in kept:
+        kept[weight.data_ptr()] = weight.clone()
+    rms_norm(x, kept[weight.data_ptr()], out)
+""",
+        Reason.wrong_values,
+        Reason.stale_output,
+    ),
+    _cheat(
         "results of earlier rounds, found again where the values went",
         """
 tables = {}

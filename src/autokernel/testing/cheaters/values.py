@@ -84,6 +84,26 @@ def launch(x, weight, out):
 """,
     ),
     cheat(
+        "refuses every shape but the task's own, and says nothing",
+        """
+def launch(x, weight, out):
+    if x.shape[0] != 64:
+        raise NotImplementedError("64 rows")
+    rms_norm(x, weight, out)
+""",
+        Stage.shapes,
+        Reason.exception,
+        twin="""
+SERVES = {"s0": 64}
+
+
+def launch(x, weight, out):
+    if x.shape[0] != 64:
+        raise NotImplementedError("64 rows")
+    rms_norm(x, weight, out)
+""",
+    ),
+    cheat(
         "mutates its input",
         """
 def launch(x, weight, out):
@@ -126,6 +146,20 @@ def launch(x, weight, out):
         Reason.wrong_special_values,
         twin="def launch(x, out):\n    softmax(x, out)",
         task="softmax",
+    ),
+    cheat(
+        "subnormal inputs taken for zero",
+        """
+def launch(x, weight, out):
+    rms_norm(torch.where(x.abs() < torch.finfo(torch.float32).tiny, 0.0, x), weight, out)
+""",
+        Stage.stability,
+        Reason.wrong_values,
+        twin="""
+def launch(x, weight, out):
+    rms_norm(x, weight, out)
+    out[out.abs() < torch.finfo(torch.float32).tiny] = 0
+""",
     ),
     cheat(
         "small probabilities dropped",
