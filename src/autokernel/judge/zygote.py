@@ -199,12 +199,13 @@ class Zygote:
         return self.child is None
 
     def runs(self) -> dict[tuple[int, int], int]:
-        """How often every thread that is left has run so far: whoever ran and stopped again has one more."""
+        """How often every living thread has run so far: whoever ran and stopped again has one more."""
         found: dict[tuple[int, int], int] = {}
         for pid in self.others():
             for thread in _numbers(f"/proc/{pid}/task"):
-                count = _times_run(f"{pid}/task/{thread}")
-                if count is not None:
+                which = f"{pid}/task/{thread}"
+                count = _times_run(which)
+                if count is not None and (_state(which) or "X") not in "ZX":  # the dead are collected at any time
                     found[pid, thread] = count
         return found
 
