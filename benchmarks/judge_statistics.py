@@ -20,6 +20,7 @@ NOISES = (0.002, 0.004, 0.006, 0.01, 0.02, 0.04, 0.06)
 GAINS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
 EXERCISES = ("judge/pairs.py", "judge/thresholds.py", "testing/simulated.py")
 RUN = 300  # experiments
+SPREAD_EVERY = 10  # candidates: power is the average over what eight pairs may say of the spread
 
 
 def devices() -> dict[str, Figures]:
@@ -48,7 +49,7 @@ def power(noise: float, tries: int) -> Figures:
 
     found: Figures = {"kept": {}, "pairs": {}, "chosen_on": {}, "reported": {}}
     for gain in GAINS:
-        made = attempts(Device(noise, seed=2), gain, tries)
+        made = attempts(Device(noise, seed=2), gain, tries, a_run=SPREAD_EVERY)
         kept = [one for one in made if one.kept]
         found["kept"][str(gain)] = len(kept) / tries
         found["pairs"][str(gain)] = statistics.mean(sum(one.blocks) for one in made)
