@@ -389,7 +389,8 @@ class SameAgainstSame(Document):
     task: str
     timing: Timing
     min_gain_before: float
-    min_gain_after: float  # larger when the kernel "won" or "lost" against itself
+    min_gain_after: float
+    claimed: bool = False  # it "won" or "lost" against itself, which made `min_gain_after` larger
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autokernel.loop import lock
+from autokernel.loop import lock, noise
 from autokernel.loop.folder import RunFolder
 from autokernel.records import Decision, Proof
 from autokernel.report import RunView, progress_png
@@ -35,6 +35,7 @@ def view_folder(folder: RunFolder) -> RunView:
         verdicts={number: folder.journal.verdict(number) for number in kept},
         proof=Proof.load(proof) if proof.exists() else None,
         owner=owner(folder.path),
+        trials_of_same=noise.trials(folder),
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from autokernel import report
+from autokernel.records import SameAgainstSame, Timing
 
 
 def text(renderable, width=100):
@@ -143,3 +144,24 @@ def test_the_report_imports_neither_torch_nor_numpy():
         "assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def same_against_same(view, ratio, claimed):
+    timing = Timing(
+        incumbent_us=10 * ratio, candidate_us=10, speedup=ratio, ci_low=ratio - 0.02, ci_high=ratio + 0.02, pairs=8
+    )
+    after = 0.12 if claimed else 0.005
+    return SameAgainstSame(
+        task=view.tasks[0].id, timing=timing, min_gain_before=0.005, min_gain_after=after, claimed=claimed
+    )
+
+
+def test_a_kernel_that_won_against_itself_is_told(view):
+    calm, liar = same_against_same(view, 1.0, False), same_against_same(view, 1.04, True)
+    shown = text(report.summary(dataclasses.replace(view, trials_of_same=(calm,))))
+    assert "against itself, 1 time: a gain must be at least 0.5 %" in shown
+    assert "noisier" not in shown
+    shown = " ".join(text(report.summary(dataclasses.replace(view, trials_of_same=(calm, liar)))).split())
+    assert "2 times: a gain must be at least 12 %" in shown
+    assert f"{view.tasks[0].id} measured 1.04× [1.02, 1.06] against itself" in shown
+    assert "the least gain was widened" in shown

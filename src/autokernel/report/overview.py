@@ -47,8 +47,29 @@ def _tried(view: RunView) -> Iterable[RenderableType]:
             "time without the kernel / with it.",
             style="dim",
         )
+    yield from _noise(view)
     if len(lines) > len(tried):
         yield Text(f"Not tried: {', '.join(line.task for line in lines if not line.experiments)}", style="dim")
+
+
+def _noise(view: RunView) -> Iterable[RenderableType]:
+    """The same kernel against itself: what it asked of a gain, and whether it claimed one."""
+    if not view.trials_of_same:
+        return
+    last = view.trials_of_same[-1]
+    yield Text(
+        f"The same against itself, {units.count(len(view.trials_of_same), 'time')}: a gain must be at least "
+        f"{100 * last.min_gain_after:.2g} %.",
+        style="dim",
+    )
+    for trial in view.trials_of_same:
+        if trial.claimed:
+            yield Text(
+                f"{trial.task} measured {units.times(trial.timing.speedup)} "
+                f"{units.interval(trial.timing.ci_low, trial.timing.ci_high)} against itself: this device is noisier "
+                "than its pairs tell, so the least gain was widened.",
+                style="yellow",
+            )
 
 
 def _standings(tried: list[Standing], winners: dict[str, WinnerRow] | None) -> Table:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autokernel.records import Decision, Profile, Proof, RunConfig, Task, Trial, Verdict
+from autokernel.records import Decision, Profile, Proof, RunConfig, SameAgainstSame, Task, Trial, Verdict
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class RunView:
     verdicts: Mapping[int, Verdict] = field(default_factory=dict)  # by experiment; those of kept ones are enough
     proof: Proof | None = None
     owner: str | None = None  # who works on it now; None: nobody
+    trials_of_same: tuple[SameAgainstSame, ...] = ()  # in the order of the experiments
 
 
 @dataclass(frozen=True)
