@@ -5,7 +5,8 @@ raised to float64: a float64 run of code that casts to bfloat16 inside would be 
 perturb every value by what rounding may do to it; the RMS change of an output is its `spread`. Noise is u·ξ, relative,
 ξ uniform in [-1, 1], u the unit roundoff of
 
-* each node that rounds: its own dtype in the task (nodes that select or move values are exact, and left alone);
+* each node that rounds: its own dtype in the task (nodes that select or move values are exact, and left alone), but
+  float32 where a narrower value only becomes an output: the tolerance's ulp is what rounding an output once may do;
 * each sum, mean and matrix product: that dtype too, times what partial sums may lose in any order of summation;
 * each floating input: float32 (float64 for float64). A kernel that is exact for inputs nearer than float32 can tell
   apart is a right one: `exp2` with its scale folded in rounds the argument, which eager's `exp` does not.
@@ -221,6 +222,7 @@ class _Perturbed(_Typed):
             if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor)
         }
         self.inputs_of = {node.name: node for node in original.graph.nodes}
+        self.last = _last_rounded(original.graph)
         self.generator = torch.Generator().manual_seed(seed % 2**63)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -238,6 +240,8 @@ class _Perturbed(_Typed):
         if n.target is aten._to_copy.default and not self._narrows(n, dtype):
             return value
         roundoff = torch.finfo(dtype).eps / 2
+        if n.name in self.last:
+            roundoff = min(roundoff, torch.finfo(torch.float32).eps / 2)
         moved = self._scaled(value, roundoff)
         growth = self._summation(n, value)
         if growth is not None:
@@ -281,6 +285,17 @@ class _Perturbed(_Typed):
             start = int(torch.randint(_POOL, (), generator=self.generator))
             torch.mul(part, factors[start : start + part.numel()], out=moved[begin : begin + _POOL])
         return moved.reshape(value.shape)
+
+
+def _last_rounded(graph: fx.Graph) -> set[str]:
+    """Names of the nodes whose values only become outputs: moved or selected on the way, but read by no arithmetic."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and all(
+            user.op == "output" or (user.name in found and user.target in _EXACT) for user in node.users
+        ):
+            found.add(node.name)
+    return found
 
 
 @functools.cache
