@@ -128,6 +128,7 @@ def launch(x, weight, out):
     cheat(
         "writing into the process that others are started from",
         """
+import ctypes
 import os
 
 libc = ctypes.CDLL(None, use_errno=True)

@@ -79,6 +79,35 @@ def launch(x, weight, out):
 """,
         Stage.smoke,
         Reason.exception,
+        bubblewrap=True,
+    ),
+    cheat(
+        "looking for the oracle in the memory of the judge",
+        """
+import os
+
+
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def launch(x, weight, out):
+    rms_norm(x, weight, out)
+    starter = os.getppid()
+    for pid in (starter, parent_of(starter) if starter else 0):
+        try:
+            with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+                low, high = (int(word, 16) for word in maps.readline().split()[0].split("-"))
+                memory.seek(low)
+                if memory.read(high - low):
+                    return
+        except (OSError, ValueError):
+            continue
+    raise PermissionError("neither the judge nor what it starts kernels from can be read")
+""",
+        Stage.smoke,
+        Reason.exception,
     ),
     cheat(
         "asking the network",

@@ -158,7 +158,7 @@ def launch(x, weight, out):
         twin="""
 def launch(x, weight, out):
     rms_norm(x, weight, out)
-    out[out.abs() < torch.finfo(torch.float32).tiny] = 0
+    out.copy_(torch.where(out.abs() < torch.finfo(torch.float32).tiny, 0.0, out))
 """,
     ),
     cheat(

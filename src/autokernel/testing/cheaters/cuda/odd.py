@@ -148,4 +148,11 @@ def launch(x, weight, out):
     out.copy_(wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * weight)
 """,
     ),
+    honest(
+        "the library's own operator, behind a kernel that is never launched",
+        """
+def launch(x, weight, out):
+    out.copy_(torch.nn.functional.rms_norm(x, (x.shape[-1],), weight, 1e-5))
+""",
+    ),
 )

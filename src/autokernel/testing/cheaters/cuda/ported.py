@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from autokernel.records import Reason, Stage
-from autokernel.testing.cheaters import base, hunting, memory, process, values
+from autokernel.testing.cheaters import answers, base, hunting, memory, process, values
 from autokernel.testing.cheaters.base import Case
 from autokernel.testing.cheaters.cuda.kernels import BEFORE
 
@@ -24,6 +24,7 @@ _ALIKE = (
     "mutates its input",
     "only every second call",
     "honest for ten calls",
+    "subnormal inputs taken for zero",
 )
 _HONEST_WHILE_COMPILED = (
     "os._exit(0)",
@@ -32,6 +33,9 @@ _HONEST_WHILE_COMPILED = (
     "reading /proc/PPID/environ",
     "looking for the oracle in gc and frames",
     "looking for the oracle in the memory of other processes",
+    "looking for the oracle in the memory of the judge",
+    "writing into the process that others are started from",
+    "done, with the right nonce, before it has worked",
     "asking the network",
 )
 _AT_ONCE = "os._exit(0) when loaded"
@@ -60,7 +64,7 @@ def _honest_while_compiled(case: Case) -> Case:
     return dataclasses.replace(case, source=case.source.replace("def launch(", "def cheat(") + _WRAPPED)
 
 
-_ALL = {case.name: case for case in (*values.CASES, *memory.CASES, *process.CASES, *hunting.CASES)}
+_ALL = {case.name: case for case in (*values.CASES, *memory.CASES, *process.CASES, *answers.CASES, *hunting.CASES)}
 CASES: tuple[Case, ...] = (
     *(on_cuda(_ALL[name]) for name in _ALIKE),
     *(_honest_while_compiled(on_cuda(_ALL[name])) for name in _HONEST_WHILE_COMPILED),
