@@ -43,7 +43,7 @@ OURS = "autokernel"
 # parts of the budget
 _QUICK, _FINAL, _OUTPUTS = 0.04, 0.25, 0.2
 _ROUNDS = 40  # of the final measurement with every baseline, at most
-_MORE_ROUNDS = 120  # of those that are close, in all, where time allows
+_MORE_ROUNDS = 240  # of those that are close, in all, where time allows
 _CLOSE = 1.05  # how much slower than the best baseline another one may be to be measured on, or installed as
 
 
