@@ -205,6 +205,7 @@ class Stage(enum.StrEnum):
     edges = "edges"
     timing = "timing"
     confirm = "confirm"
+    sanitizer = "sanitizer"  # on a GPU, for a kernel that could be kept: NVIDIA's compute-sanitizer on small shapes
 
 
 class Reason(enum.StrEnum):
@@ -220,6 +221,7 @@ class Reason(enum.StrEnum):
     protocol = "protocol"
     not_written = "not_written"
     out_of_bounds = "out_of_bounds"
+    race = "race"  # threads of one block meet in shared memory, unordered
     input_changed = "input_changed"
     wrong_values = "wrong_values"
     wrong_special_values = "wrong_special_values"
@@ -285,6 +287,23 @@ class Resources(Record):
     code_bytes: int | None = None
 
 
+class Sanitized(Record):
+    """What was seen of a kernel that could be kept under compute-sanitizer; a finding is the verdict's own reason."""
+
+    tools: tuple[Literal["memcheck", "racecheck"], ...] = ()  # that ran to their end
+    version: str | None = None
+    sizes: tuple[str, ...] = ()  # that it was called at: "s0=61"; "its own" without free dims
+    not_run: Words = ""  # why a tool did not run, or not to its end
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if len(self.tools) < 2 and not self.not_run:
+            raise ValueError("a tool that did not run has a reason")
+        if self.tools and self.version is None:
+            raise ValueError("a tool that ran has a version")
+        return self
+
+
 class Verdict(Document):
     """verdicts/N.json. Accepted means trustworthy, not faster."""
 
@@ -302,6 +321,7 @@ class Verdict(Document):
     kernels_launched: tuple[str, ...] = ()
     resources: Resources = Resources()
     peak_memory: int = 0
+    sanitizer: Sanitized | None = None  # None: not on a GPU, or not a kernel that could be kept
     warnings: tuple[Words, ...] = ()
     seconds: float = 0.0
     # the loop adds these for a kept kernel: against the region in eager and alone under Inductor, each side by side

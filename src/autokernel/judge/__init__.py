@@ -23,12 +23,14 @@ buffers.py    shared memory with canaries and poison
 sets.py       a set of buffers where a task runs
 generated.py  runs a text that Inductor generated
 child.py      the one file that runs candidate code
+child_program.py  a program in the child's place
 
 On a GPU:
 timing_cuda.py   one timed block: passes as CUDA graphs, values changed while they run
 cuda_buffers.py  a set in device memory; cuda_memory.py: allocations of its own, shared by CUDA IPC
 host_buffers.py  a set copied through host memory, where IPC is refused
 child_cuda.py    the child's side: opened memory, graphs
+sanitizer.py     a kernel that could be kept under compute-sanitizer; child_sanitized.py: the program it looks at
 controls.py   one control that must pass and one that must fail
 """
 
@@ -60,3 +62,4 @@ class Request:
     spread: float = 0.0  # of one pair of a kernel against itself, where it was measured; what the screen allows for
     deadline_seconds: float = 30.0  # for any single step of the child
     drop_slow: bool = True
+    sanitize: bool = True  # on a GPU, run what could be kept under compute-sanitizer, where that is installed

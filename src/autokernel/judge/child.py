@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from autokernel.judge import generated
+from autokernel.judge import child_program, generated
 from autokernel.judge.buffers import Layout, map_layout
 from autokernel.judge.protocol import (
     NONCE_BYTES,
@@ -101,6 +101,8 @@ def run(fds: Sequence[int]) -> None:
     job = _read_json(job_fd)
     _standard_streams(stderr_fd)
     _limits(job)
+    if job["kind"] == "program":
+        child_program.start(job, rest, (socket_fd, job_fd, stderr_fd))
     channel = socket.socket(fileno=socket_fd)
     nonce = bytes.fromhex(job["nonce"])
     channel.send(Reply(Status.hello, nonce).encode())

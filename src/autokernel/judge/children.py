@@ -29,7 +29,7 @@ AnySet: TypeAlias = "BufferSet | CudaSet"
 AnySample: TypeAlias = "Sample | CudaSample"
 T = TypeVar("T")
 
-_STDERR_BYTES = 1 << 16
+STDERR_BYTES = 1 << 16
 _RANDOM = random.SystemRandom()
 _REASONS = {
     Problem.none: Reason.exception,
@@ -89,7 +89,7 @@ class Child:
         self._sandbox = sandbox
         self._channel, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         protocol.stamp_senders(self._channel)
-        self._stderr = _fixed_file(_STDERR_BYTES)
+        self._stderr = fixed_file(STDERR_BYTES)
         self._pidfd: int | None = None
         self._base_memory = 0
         self._peak_memory = 0
@@ -326,7 +326,7 @@ class Child:
 
     def _obituary(self, error: Exception) -> ChildFailure:
         """How a child that closed its channel ended."""
-        words = _text(self._stderr)
+        words = beginning(self._stderr)
         tail = f"; its stderr begins: {words[:1200]}" if words else ""
         if isinstance(error, SandboxDied):
             return ChildFailure(Reason.died, f"the sandbox was killed with it ({error.values['detail']}){tail}")
@@ -358,7 +358,7 @@ class Child:
         return total - free - torch.cuda.memory_reserved()  # what isn't this process's own: the child's, and constants
 
 
-def _fixed_file(size: int) -> int:
+def fixed_file(size: int) -> int:
     """An anonymous file that can't grow: writes beyond its end fail instead of filling memory."""
     import fcntl
 
@@ -368,8 +368,9 @@ def _fixed_file(size: int) -> int:
     return fd
 
 
-def _text(fd: int) -> str:
-    words = os.pread(fd, _STDERR_BYTES, 0).split(b"\0", 1)[0]
+def beginning(fd: int) -> str:
+    """What was written to such a file, as text for people."""
+    words = os.pread(fd, STDERR_BYTES, 0).split(b"\0", 1)[0]
     return protocol.printable(words.decode("utf-8", "replace")).strip()
 
 

@@ -1,6 +1,6 @@
 """The judge of one task: from a kernel's source to a verdict.
 
-    check ▸ compile ▸ load ▸ smoke ▸ screen ▸ shapes ▸ stability ▸ determinism ▸ edges ▸ timing ▸ confirm
+    check ▸ compile ▸ load ▸ smoke ▸ screen ▸ shapes ▸ stability ▸ determinism ▸ edges ▸ timing ▸ confirm ▸ sanitizer
 
 The first failure ends it. Whatever the candidate does wrong is a verdict; exceptions are for what isn't its doing.
 A candidate that is no faster in the screen is rejected as `too_slow`: right as far as it was looked at (smoke), not
@@ -30,6 +30,7 @@ from autokernel.judge.contest import (
 from autokernel.judge.kernels import Kernels
 from autokernel.judge.pairs import screen
 from autokernel.judge.sandbox import Sandbox
+from autokernel.judge.sanitizer import Sanitizer
 from autokernel.judge.seeds import Seeds
 from autokernel.judge.stages import Failed, Stages
 from autokernel.judge.thresholds import confirm_pairs
@@ -40,6 +41,7 @@ from autokernel.records import (
     Outcome,
     Reason,
     Resources,
+    Sanitized,
     Stage,
     StageResult,
     Timing,
@@ -48,6 +50,7 @@ from autokernel.records import (
 from autokernel.task import LoadedTask
 
 FIXED_PAIRS = 8
+NOT_SLOWER = 0.995  # as lower bound: what a shorter kernel may be kept at
 MOST_SOURCE = 500_000  # characters; parsing more costs this process seconds and gigabytes
 _AFTER_SCREEN = (Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
@@ -81,6 +84,7 @@ class Judge:
         self.ceilings = ceilings
         self.cases = Cases(loaded, seeds)
         self.kernels = Kernels(loaded, sandbox.cpp_cache, sandbox.threads, languages or {})
+        self.sanitizer = Sanitizer(loaded.task, sandbox)
         self._contest: Contest | None = None
 
     def verdict(self, source: str, opponent: Opponent, request: Request | None = None) -> Verdict:
@@ -156,6 +160,7 @@ class _Judging:
         self.results: list[StageResult] = []
         self.warnings: list[str] = [_COPIED] if judge.sandbox.transport == "host" else []
         self.resources = Resources()
+        self.sanitized: Sanitized | None = None
         self.timing: Timing | None = None
         self.stages: Stages | None = None
         self.stage = Stage.check
@@ -192,6 +197,8 @@ class _Judging:
             self._correct(stage)
         if self.request.level == "full":
             self._full_timing(kernel)
+            if self.request.sanitize and self._could_be_kept():
+                self._under_sanitizer(kernel, bounds)
 
     # --- before it runs -----------------------------------------------------------------------------------------------
 
@@ -281,6 +288,28 @@ class _Judging:
         cache = "cold" if contest.cold else "warm"
         self.timing = self.timing.model_copy(update={"cache": cache, "other_cache_us": other})
 
+    def _could_be_kept(self) -> bool:
+        """Whether the loop may keep it: as a first kernel, as the faster one, or as a shorter one that isn't slower."""
+        if not self.judge.contest(self.request.deadline_seconds).on_gpu or self.timing is None:
+            return False
+        beaten = self.opponent.source or ""
+        shorter = self.timing.ci_low > NOT_SLOWER and len(self.source) < len(beaten)
+        return not self.request.drop_slow or self.timing.confirmed or shorter
+
+    def _under_sanitizer(self, kernel: Kernel, bounds: dict[str, tuple[int, int | None]]) -> None:
+        before = self.stage
+        begin = self._enter(Stage.sanitizer)
+        looked = self.judge.sanitizer.look(kernel, bounds, self.judge.cases.seed("sanitizer"))
+        self.sanitized = looked.record
+        self.warnings += looked.remarks
+        if looked.reason is not None:
+            self._fail(begin, looked.reason, looked.finding)
+        if looked.record.not_run:
+            self._ended("skipped", begin, looked.record.not_run)
+            self.stage = before
+            return
+        self._ended("passed", begin, f"{' and '.join(looked.record.tools)} at {'; '.join(looked.record.sizes)}")
+
     def _measure(
         self,
         kernel: Kernel,
@@ -352,6 +381,7 @@ class _Judging:
             timing=self.timing if outcome is not Outcome.error else None,
             resources=self.resources,
             peak_memory=stages.peak_memory if stages is not None else 0,
+            sanitizer=self.sanitized,
             warnings=tuple(dict.fromkeys([*self.warnings, *(stages.warnings if stages is not None else [])])),
             seconds=time.monotonic() - self.begin,
         )

@@ -15,13 +15,14 @@ The sandbox must be used from the thread that opened it: Linux ties the death of
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -29,7 +30,7 @@ from typing import Any, Literal, Self
 from autokernel.errors import MissingExtra, SandboxDied, SandboxUnavailable
 from autokernel.judge import isolation as shut
 from autokernel.judge import protocol
-from autokernel.judge.children import AnySet, Child, ChildFailure, Kernel
+from autokernel.judge.children import STDERR_BYTES, AnySet, Child, ChildFailure, Kernel, beginning, fixed_file
 from autokernel.judge.protocol import Ack, Control, ControlRequest
 
 __all__ = ["Child", "ChildFailure", "Kernel", "Sandbox"]
@@ -131,15 +132,7 @@ class Sandbox:
         """
         if not 0 < len(sets) <= 200:
             raise ValueError(f"a child takes 1 to 200 sets, not {len(sets)}")
-        if self._child is not None:
-            self._child.close()
-        if os.sched_getaffinity(0) != self._cores:  # in plain isolation a child can change this process's, too
-            os.sched_setaffinity(0, self._cores)
-        if not self._alive():
-            self._stop()
-            self._start()
-        if self.device != "cpu":
-            _leave_room()
+        self._prepare()
         until = time.monotonic() + deadline
         child = Child(self, kernel, sets)
         self._child = child
@@ -153,6 +146,55 @@ class Sandbox:
                 self.control(Control.fork, fds)
         child.begin(nonce, until)
         return child
+
+    def _prepare(self) -> None:
+        """End what an earlier child left, and see to it that there is a zygote."""
+        if self._child is not None:
+            self._child.close()
+        if os.sched_getaffinity(0) != self._cores:  # in plain isolation a child can change this process's, too
+            os.sched_setaffinity(0, self._cores)
+        if not self._alive():
+            self._stop()
+            self._start()
+        if self.device != "cpu":
+            _leave_room()
+
+    def program(
+        self, command: Sequence[str], fds: Sequence[int], deadline: float, environment: Mapping[str, str] | None = None
+    ) -> tuple[int | None, str]:
+        """Run a program as a child is run: in this sandbox, alone, and all that it started is killed at its end.
+
+        Its wait status (None: it did not end within `deadline` seconds, and was killed) and what its stderr begins
+        with. `fds` are 200, 201, ... in it. What it does, prints or writes may be a candidate's doing.
+        Raises SandboxDied.
+        """
+        self._prepare()
+        job = {
+            "kind": "program",
+            "command": list(command),
+            "environment": dict(environment or {}),
+            "isolation": self.isolation,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "device": self.device,
+            "layouts": [],
+        }
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.ExitStack() as stack:
+            for end in (ours, theirs):
+                stack.callback(end.close)
+            job_fd = os.memfd_create("autokernel-job", os.MFD_CLOEXEC)
+            stack.callback(os.close, job_fd)
+            os.pwrite(job_fd, json.dumps(job).encode(), 0)
+            stderr = fixed_file(STDERR_BYTES)
+            stack.callback(os.close, stderr)
+            self.control(Control.fork, [theirs.fileno(), job_fd, stderr, *fds])
+            try:
+                until = time.monotonic() + deadline
+                while (status := self.control(Control.status).wait_status) == -1 and time.monotonic() < until:
+                    time.sleep(0.02)
+            finally:
+                self.control(Control.kill)
+            return (None if status == -1 else status), beginning(stderr)
 
     def settle_transport(self) -> None:
         """On a GPU: find out, by trying, whether a child can open this process's device memory; else copies it is."""
