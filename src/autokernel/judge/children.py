@@ -328,9 +328,12 @@ class Child:
         """How a child that closed its channel ended."""
         words = beginning(self._stderr)
         tail = f"; its stderr begins: {words[:1200]}" if words else ""
-        if isinstance(error, SandboxDied):
-            return ChildFailure(Reason.died, f"the sandbox was killed with it ({error.values['detail']}){tail}")
-        status = self._wait_status(time.monotonic() + 2)
+        try:
+            if isinstance(error, SandboxDied):
+                raise error
+            status = self._wait_status(time.monotonic() + 2)
+        except SandboxDied as dead:
+            return ChildFailure(Reason.died, f"the sandbox was killed with it ({dead.values['detail']}){tail}")
         if status == -1:
             return ChildFailure(Reason.protocol, f"closed its channel and went on running{tail}")
         if os.WIFSIGNALED(status):
@@ -339,12 +342,10 @@ class Child:
         return ChildFailure(Reason.died, f"exited with status {os.WEXITSTATUS(status)} before answering{tail}")
 
     def _wait_status(self, until: float) -> int:
-        """The child's wait status; -1 when it is still running by then."""
-        with contextlib.suppress(SandboxDied):
-            while (status := self._sandbox.control(Control.status).wait_status) == -1 and time.monotonic() < until:
-                time.sleep(0.005)
-            return status
-        return -1
+        """The child's wait status; -1 when it is still running by then. Raises SandboxDied."""
+        while (status := self._sandbox.control(Control.status).wait_status) == -1 and time.monotonic() < until:
+            time.sleep(0.005)
+        return status
 
     def _read_memory(self) -> None:
         self._peak_memory = max(self._peak_memory, self._memory("VmHWM"))
