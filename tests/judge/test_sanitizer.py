@@ -9,12 +9,16 @@ import sys
 
 import pytest
 
-from autokernel.judge import isolation, sanitizer
+from autokernel.judge import Opponent, Request, isolation, sanitizer
 from autokernel.judge.children import Kernel
+from autokernel.judge.judge import Judge, _Judging
 from autokernel.judge.protocol import Control
 from autokernel.judge.sandbox import Sandbox
 from autokernel.judge.sanitizer import Sanitizer, read, small_sizes
-from autokernel.records import Dim, Reason, Task, TensorSpec
+from autokernel.judge.seeds import Seeds
+from autokernel.records import Dim, Outcome, Reason, Stage, Task, TensorSpec
+from autokernel.task.file import from_file
+from autokernel.testing.cheaters import ODD, reference
 
 SOURCE = """
 @triton.jit
@@ -188,11 +192,13 @@ def looked(sandbox, source, name="stand-in", text=STAND_IN):
     return made.look(Kernel("source", source), {"s0": (1, None)}, 7)
 
 
-def test_a_kernel_goes_through_both_tools_on_small_shapes_of_its_task(sandbox):
-    found = looked(sandbox, RIGHT)
+def test_a_kernel_goes_once_through_both_tools_on_small_shapes_of_its_task(sandbox):
+    made, kernel = Sanitizer(task(), sandbox, tool(sandbox, "stand-in", STAND_IN)), Kernel("source", RIGHT)
+    found = made.look(kernel, {"s0": (1, None)}, 7)
     assert found.record.tools == ("memcheck", "racecheck"), found.record.not_run
     assert found.record.version == "2025.3.1.0" and found.record.sizes == ("s0=64", "s0=61", "s0=1")
     assert found.reason is None and found.record.not_run == ""
+    assert made.look(kernel, {"s0": (1, None)}, 8) is found
 
 
 def test_a_finding_refuses_the_kernel_and_ends_the_looking(best):
@@ -232,12 +238,6 @@ def test_a_tool_that_never_works_here_is_asked_once(best):
     assert again.look(Kernel("source", RIGHT), {"s0": (1, None)}, 7).record == first.record
 
 
-def test_each_text_is_looked_at_once(best):
-    made = Sanitizer(task(), best, tool(best, "stand-in", STAND_IN))
-    kernel = Kernel("source", RIGHT)
-    assert made.look(kernel, {"s0": (1, None)}, 7) is made.look(kernel, {"s0": (1, None)}, 8)
-
-
 def test_where_there_is_no_tool_the_record_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with Sandbox(isolation="plain", threads=1) as sandbox:
@@ -254,3 +254,38 @@ def test_nothing_that_a_program_started_outlives_it(sandbox):
     status, _ = sandbox.program(["/bin/sh", "-c", "setsid sleep 600 & exit 3"], [], 20.0)
     assert status is not None and status >> 8 == 3
     assert sandbox.control(Control.status).left == 0
+
+
+# --- in the judge -----------------------------------------------------------------------------------------------------
+
+
+def judged(best, monkeypatch, text, name):
+    """A verdict on a right kernel that could be kept; on a CPU the judge would not ask."""
+    monkeypatch.setattr(_Judging, "_could_be_kept", lambda self: True)
+    judge = Judge(from_file(reference("rms_norm")), best, seeds=Seeds.fresh())
+    judge.sanitizer = Sanitizer(judge.loaded.task, best, tool(best, name, text))
+    source = next(case.source for case in ODD if case.name == "plain")
+    return judge.verdict(source, Opponent("eager"), Request(drop_slow=False))
+
+
+def test_a_verdict_says_that_both_tools_ran(best, monkeypatch):
+    verdict = judged(best, monkeypatch, STAND_IN, "stand-in")
+    assert verdict.verdict is Outcome.accepted, verdict.explanation
+    assert verdict.stage is Stage.sanitizer and verdict.timing is not None
+    assert verdict.sanitizer is not None and verdict.sanitizer.tools == ("memcheck", "racecheck")
+
+
+def test_a_finding_rejects_and_there_is_no_timing(best, monkeypatch):
+    lines = "\\n".join(RACE.replace("softmax", "rms_norm").splitlines())
+    races = STAND_IN.replace("else echo", f"else printf '{lines}\\n' >> $log; exit 86; echo")
+    verdict = judged(best, monkeypatch, races, "races")
+    assert (verdict.verdict, verdict.stage, verdict.reason) == (Outcome.rejected, Stage.sanitizer, Reason.race)
+    assert verdict.timing is None and "Race reported" in verdict.explanation
+    assert verdict.sanitizer is not None and verdict.sanitizer.tools == ("memcheck", "racecheck")
+
+
+def test_a_tool_that_is_not_there_refuses_nothing_and_the_verdict_says_so(best, monkeypatch):
+    verdict = judged(best, monkeypatch, STAND_IN.replace("Version", "Unheard of"), "no-version")
+    assert verdict.verdict is Outcome.accepted and verdict.stage is Stage.timing
+    assert verdict.sanitizer is not None and "version" in verdict.sanitizer.not_run
+    assert verdict.stages[-1].name is Stage.sanitizer and verdict.stages[-1].status == "skipped"

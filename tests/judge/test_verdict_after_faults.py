@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from autokernel.records import Outcome, Reason
 from autokernel.task.file import from_file
 from autokernel.testing.cheaters import ODD, reference
 
-REQUEST = Request(level="correctness", deadline_seconds=5.0)
+REQUEST = Request(level="correctness", deadline_seconds=3.0)
 HONEST = next(case.source for case in ODD if case.name == "plain")
 BODY = "    rms_norm(x, weight, out)\n"
 assert BODY in HONEST
@@ -76,10 +77,10 @@ def test_what_is_killed_from_outside_in_the_middle_of_a_call_costs_one_verdict(j
 
     killer = threading.Thread(target=kill)
     killer.start()
-    verdict = judge.verdict(WAITS, Opponent("eager"), REQUEST)
+    verdict = judge.verdict(WAITS, Opponent("eager"), replace(REQUEST, deadline_seconds=30.0))
     killer.join()
     assert seen, "there was a process to kill"
     assert (verdict.verdict, verdict.reason) == (Outcome.rejected, Reason.died), verdict.explanation
-    assert verdict.seconds < 4.5, "its end was seen at once, not at the deadline"
+    assert verdict.seconds < 15, "its end was seen at once, not at the deadline"
     assert ("SIGKILL" if victim == "child" else "sandbox") in verdict.explanation
     assert honest(judge) == before
