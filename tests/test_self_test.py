@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from autokernel.doctor import self_test as module
 from autokernel.doctor.self_test import self_test
 from autokernel.judge.isolation import bubblewrap_problem
 from autokernel.records import Outcome
-from autokernel.testing.cheaters import CHEATS, ODD
+from autokernel.testing.cheaters import CHEATS, CUDA_CHEATS, CUDA_ODD, ODD
 
 PLAIN = next(case for case in ODD if case.name == "plain")
 UNSET = next(case for case in CHEATS if case.name == "unset tail")
@@ -77,3 +78,15 @@ def test_what_only_bubblewrap_refuses_is_not_run_without_it_and_not_called_passe
 def test_under_bubblewrap_it_is_run(few):
     few([NETWORK])
     assert "0 not run; isolation bubblewrap" in run().stdout
+
+
+def test_the_documents_say_how_many_cases_there_are():
+    docs = Path(__file__).parent.parent
+    on_cpu, on_gpu = (len(CHEATS), len(ODD)), (len(CUDA_CHEATS), len(CUDA_ODD))
+    page = (docs / "docs/how-to/check-the-judge.md").read_text()
+    assert f"sends {on_cpu[0]} kernels that cheat" in page and f"and {on_cpu[1]} honest kernels" in page
+    assert f"it is {on_gpu[0]} cheats\nand {on_gpu[1]} odd ones" in page
+    verdict = (docs / "docs/concepts/verdict.md").read_text()
+    assert f"{on_cpu[0]} that must be refused, {on_cpu[1]} odd but honest kernels" in verdict
+    changes = (docs / "CHANGELOG.md").read_text()
+    assert f"{on_cpu[0]} cheats, their honest twins and {on_cpu[1]} odd kernels (on a GPU {on_gpu[0]} and" in changes

@@ -221,6 +221,7 @@ class Reason(enum.StrEnum):
     protocol = "protocol"
     not_written = "not_written"
     out_of_bounds = "out_of_bounds"
+    library_call = "library_call"  # of an operator of PyTorch's, where the task allows none
     race = "race"  # threads of one block meet in shared memory, unordered
     input_changed = "input_changed"
     wrong_values = "wrong_values"
@@ -318,7 +319,7 @@ class Verdict(Document):
     stages: tuple[StageResult, ...] = ()
     error: ErrorFigures | None = None
     timing: Timing | None = None
-    kernels_launched: tuple[str, ...] = ()
+    kernels_launched: tuple[str, ...] = ()  # aten.*, triton.*, cpp.*: what one call ran, as the kernel's process tells
     resources: Resources = Resources()
     peak_memory: int = 0
     sanitizer: Sanitized | None = None  # None: not on a GPU, or not a kernel that could be kept

@@ -6,6 +6,8 @@ the cases that are about time.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autokernel.errors import SandboxUnavailable
@@ -15,23 +17,30 @@ from autokernel.judge.isolation import bubblewrap_problem
 from autokernel.judge.judge import Judge
 from autokernel.judge.sandbox import Sandbox
 from autokernel.judge.seeds import Seeds
-from autokernel.records import Outcome, Reason
+from autokernel.records import Allow, Outcome, Reason
 from autokernel.task.file import from_file
 from autokernel.testing.cheaters import CHEATS, ODD, Case, reference
 
 DEADLINE = 4.0
 REQUEST = Request(level="correctness", deadline_seconds=DEADLINE)
-TWINS = {(case.task, case.twin): case for case in reversed(CHEATS) if case.twin is not None}  # each text once
+TWINS = {
+    (case.task, case.library_calls, case.twin): case for case in reversed(CHEATS) if case.twin is not None
+}  # each text once
 
 
 @pytest.fixture(scope="module")
 def judges():
     with open_sandbox(threads=1) as sandbox:
-        yield {name: judge_in(sandbox, name) for name in sorted({case.task for case in (*CHEATS, *ODD)})}
+        needed = {(case.task, case.library_calls) for case in (*CHEATS, *ODD)}
+        made = {key: judge_in(sandbox, *key) for key in sorted(needed)}
+        yield lambda case: made[case.task, case.library_calls]
 
 
-def judge_in(sandbox: Sandbox, name: str) -> Judge:
-    return Judge(from_file(reference(name)), sandbox, seeds=Seeds.fresh())
+def judge_in(sandbox: Sandbox, name: str, library_calls: bool = True) -> Judge:
+    loaded = from_file(reference(name))
+    allow = Allow(library_calls=library_calls)
+    task = loaded.task.model_copy(update={"allow": allow})
+    return Judge(dataclasses.replace(loaded, task=task), sandbox, seeds=Seeds.fresh())
 
 
 @pytest.mark.parametrize("case", CHEATS, ids=lambda case: case.name)
@@ -39,7 +48,7 @@ def test_a_cheat_is_rejected_where_and_why_it_should_be(judges, case: Case):
     if case.bubblewrap and bubblewrap_problem():
         pytest.skip("plain isolation does not shut away what it reaches for")
     request = Request(level=case.level, deadline_seconds=DEADLINE)
-    verdict = judges[case.task].verdict(case.source, Opponent("eager"), request)
+    verdict = judges(case).verdict(case.source, Opponent("eager"), request)
     assert case.wrong(verdict) == ""
     assert verdict.explanation and (verdict.timing is None or verdict.reason is Reason.too_slow)
     assert [stage.status for stage in verdict.stages].count("failed") == 1
@@ -48,13 +57,13 @@ def test_a_cheat_is_rejected_where_and_why_it_should_be(judges, case: Case):
 
 @pytest.mark.parametrize("case", TWINS.values(), ids=lambda case: case.name)
 def test_the_honest_twin_of_a_cheat_is_accepted(judges, case: Case):
-    verdict = judges[case.task].verdict(case.twin, Opponent("eager"), REQUEST)
+    verdict = judges(case).verdict(case.twin, Opponent("eager"), REQUEST)
     assert verdict.verdict is Outcome.accepted, f"{verdict.stage} {verdict.reason}: {verdict.explanation}"
 
 
 @pytest.mark.parametrize("case", ODD, ids=lambda case: case.name)
 def test_an_odd_but_honest_kernel_is_accepted(judges, case: Case):
-    verdict = judges[case.task].verdict(case.source, Opponent("eager"), REQUEST)
+    verdict = judges(case).verdict(case.source, Opponent("eager"), REQUEST)
     assert verdict.verdict is Outcome.accepted, f"{verdict.stage} {verdict.reason}: {verdict.explanation}"
     assert verdict.error is not None and verdict.error.tolerance <= 1
 

@@ -19,7 +19,9 @@ from autokernel.testing.cheaters import CUDA_CHEATS, CUDA_ODD, Case, reference
 pytestmark = pytest.mark.gpu
 
 DEADLINE = 6.0  # seconds for a step of the child; what hangs takes that long
-TWINS = {(case.task, case.twin): case for case in reversed(CUDA_CHEATS) if case.twin is not None}  # each text once
+TWINS = {
+    (case.task, case.library_calls, case.twin): case for case in reversed(CUDA_CHEATS) if case.twin is not None
+}  # each text once
 
 
 @pytest.fixture(scope="module")

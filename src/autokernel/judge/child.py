@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import json
 import linecache
 import os
@@ -149,6 +150,10 @@ def _serve(channel: socket.socket, runner: Runner | GraphRunner) -> None:
                 claimed, remark = runner.replay(request.calls), runner.remark
             elif request.operation is Operation.part:
                 claimed = runner.part(request.first)
+            elif request.operation is Operation.listed:
+                from autokernel.judge.child_listing import listed
+
+                remark = listed(functools.partial(runner.run, request.first, 1))
             else:
                 claimed = runner.run(request.first, request.calls)
         except BaseException as error:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import time
@@ -31,6 +32,7 @@ T = TypeVar("T")
 
 STDERR_BYTES = 1 << 16
 _RANDOM = random.SystemRandom()
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)+", re.ASCII)
 _REASONS = {
     Problem.none: Reason.exception,
     Problem.exception: Reason.exception,
@@ -126,6 +128,11 @@ class Child:
     def part(self, count: int, deadline: float) -> None:
         """On a GPU: one pass over the first `count` sets, as `replay`; the others are none of the kernel's business."""
         self._command(Request(Operation.part, protocol.new_nonce(), count, 1), deadline)
+
+    def listed(self, index: int, deadline: float) -> tuple[str, ...]:
+        """One launch over set `index`; the names of what it ran, as the child tells (child_listing.py): a claim."""
+        self._command(Request(Operation.listed, protocol.new_nonce(), index, 1), deadline)
+        return tuple(name for name in self.remark.split() if _NAME.fullmatch(name))
 
     def _samples(self, touched: Sequence[AnySet]) -> list[AnySample]:
         if self.kernel.flushes:

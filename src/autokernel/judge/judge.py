@@ -379,6 +379,7 @@ class _Judging:
             stages=tuple(self.results),
             error=figures(stages.comparisons) if stages is not None else None,
             timing=self.timing if outcome is not Outcome.error else None,
+            kernels_launched=stages.launched if stages is not None else (),
             resources=self.resources,
             peak_memory=stages.peak_memory if stages is not None else 0,
             sanitizer=self.sanitized,

@@ -52,6 +52,7 @@ class Operation(enum.IntEnum):
     loop = 2  # `calls` launches over the sets in rotation, beginning with set `first`
     replay = 4  # on a GPU: `calls` passes over all sets, each pass one CUDA graph
     part = 5  # on a GPU: one pass over the first `first` sets, as a graph of its own
+    listed = 6  # as `call`; the answer's text names what it ran
     flush = 3  # trusted opponents only: copy what was returned last into the outputs
 
 

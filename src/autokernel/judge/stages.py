@@ -42,6 +42,15 @@ LATE_SECONDS = 0.03
 _GUARDED_ELEMENTS = 1 << 18
 LEAST_REPEATED_CALLS, REPEATED_CALLS, REPEATED_SECONDS = 8, 256, 0.05
 Masks = list[Tensor]  # for each output, which elements
+# operators that make, fill or move memory and compute nothing; views are not listed at all
+MOVING = {
+    *(
+        f"aten.{name}"
+        for name in ("empty", "empty_like", "empty_strided", "new_empty", "zeros", "zeros_like", "new_zeros")
+    ),
+    *(f"aten.{name}" for name in ("ones", "ones_like", "full", "full_like", "new_full", "fill_", "zero_", "set_")),
+    *(f"aten.{name}" for name in ("copy_", "clone", "_to_copy", "contiguous", "resize_", "detach", "lift_fresh")),
+}
 STAGES = (Stage.smoke, Stage.shapes, Stage.stability, Stage.determinism, Stage.edges)
 
 
@@ -65,6 +74,7 @@ class Stages:
     comparisons: list[Comparison] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     peak_memory: int = 0
+    launched: tuple[str, ...] = ()  # what one call ran, as the child tells
     _kept: Case | None = None  # values and expected values that another child has met
 
     def run(self, stage: Stage) -> StageResult:
@@ -152,9 +162,20 @@ class Stages:
             child.loop(calls, self.deadline)
             after = Case(f"after {calls} more calls", changed.task, changed.inputs, changed.expected, 0, "")
             self._check(child, sets[0], 0, after, [case])
+            self._list(child)
         finally:
             child.close()
         return f"3 runs, changed values, {calls} more calls"
+
+    def _list(self, child: Child) -> None:
+        """What one call runs; a finding only where the task does not leave the work to the library."""
+        self.launched = child.listed(0, self.deadline)
+        calls = [name for name in self.launched if name.startswith("aten.") and name not in MOVING]
+        if calls and not self.cases.task.allow.library_calls:
+            text = (
+                f"launch calls {', '.join(calls)}, and the task allows no library calls (allow.library_calls = false)"
+            )
+            raise Failed(Reason.library_call, text)
 
     def _edges(self) -> str:
         inside = self.cases.make("offset", "offset")

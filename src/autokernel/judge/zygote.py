@@ -67,7 +67,7 @@ def _preload() -> None:
     with mock.patch.object(torch.cuda, "is_available", lambda: True):  # asked itself, it counts devices: no fork then
         import torch._inductor.codegen.memory_planning
         import torch._inductor.codegen.multi_kernel
-        import torch._inductor.select_algorithm  # noqa: F401
+        import torch._inductor.select_algorithm
     from cuda.bindings import driver  # noqa: F401
     from torch._inductor.codecache import torch_key
     from triton.runtime import cache

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from autokernel.records import ErrorFigures, Outcome, Timing, Trial, Verdict
+from autokernel.records import ErrorFigures, Outcome, Sanitized, Timing, Trial, Verdict
 from autokernel.report import units
 
 _STYLE = {Outcome.accepted: "bold green", Outcome.rejected: "bold red", Outcome.suspect: "bold yellow"}
@@ -65,6 +65,10 @@ def _figures(verdict: Verdict) -> Iterable[str]:
         yield _error(verdict.error)
     if verdict.timing:
         yield _time(verdict.timing)
+    if verdict.kernels_launched:
+        yield f"what a call runs: {', '.join(verdict.kernels_launched)}"
+    if verdict.sanitizer:
+        yield f"compute-sanitizer: {_sanitized(verdict.sanitizer)}"
     for name, timing in verdict.baselines.items():
         known = {"eager": "eager", "inductor": "torch.compile"}[name]
         yield f"against {known}: {units.times(timing.speedup)} {units.interval(timing.ci_low, timing.ci_high)}"
@@ -75,6 +79,11 @@ def _error(error: ErrorFigures) -> str:
         f"error: largest {units.error(error.max)} against float64, eager's own {units.error(error.eager_max)}; "
         f"{units.of_allowed(error.tolerance)}"
     )
+
+
+def _sanitized(found: Sanitized) -> str:
+    ran = f"{' and '.join(found.tools)} at {'; '.join(found.sizes)}" if found.tools else ""
+    return ", ".join(filter(None, (ran, f"not run: {found.not_run}" if found.not_run else "")))
 
 
 def _time(timing: Timing) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autokernel.testing.cheaters import answers, cuda, hunting, memory, models, odd, process, timed, values
+from autokernel.testing.cheaters import answers, cuda, hunting, library, memory, models, odd, process, timed, values
 from autokernel.testing.cheaters.base import Case
 
 __all__ = ["CHEATS", "CUDA_CHEATS", "CUDA_ODD", "ODD", "Case", "reference"]
@@ -23,6 +23,7 @@ CHEATS: tuple[Case, ...] = (
     *answers.CASES,
     *hunting.CASES,
     *models.CASES,
+    *library.CASES,
     *timed.CASES,
 )
 ODD: tuple[Case, ...] = odd.CASES

@@ -118,12 +118,16 @@ def cheat(
     twin: str = HONEST,
     task: str = "rms_norm",
     bubblewrap: bool = False,
+    library_calls: bool = True,
 ) -> Case:
     """A case of a rejected kernel: `launch` and `twin` are put behind the honest kernel of the task."""
     before = RMS_NORM if task == "rms_norm" else SOFTMAX
     stages = stage if isinstance(stage, tuple) else (stage,)
     source, honest_one = _file(before, launch), _file(before, twin)
-    return Case(name, task, source, Outcome.rejected, stages, reasons, honest_one, bubblewrap=bubblewrap)
+    return Case(
+        name, task, source, Outcome.rejected, stages, reasons, honest_one,
+        bubblewrap=bubblewrap, library_calls=library_calls,
+    )  # fmt: skip
 
 
 def honest(name: str, launch: str, task: str = "rms_norm") -> Case:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 
 from autokernel.records import Reason, Stage
-from autokernel.testing.cheaters import answers, base, hunting, memory, process, values
+from autokernel.testing.cheaters import answers, base, hunting, library, memory, process, values
 from autokernel.testing.cheaters.base import Case
 from autokernel.testing.cheaters.cuda.kernels import BEFORE
 
@@ -25,6 +25,7 @@ _ALIKE = (
     "only every second call",
     "honest for ten calls",
     "subnormal inputs taken for zero",
+    *(case.name for case in library.CASES),
 )
 _HONEST_WHILE_COMPILED = (
     "os._exit(0)",
@@ -64,7 +65,10 @@ def _honest_while_compiled(case: Case) -> Case:
     return dataclasses.replace(case, source=case.source.replace("def launch(", "def cheat(") + _WRAPPED)
 
 
-_ALL = {case.name: case for case in (*values.CASES, *memory.CASES, *process.CASES, *answers.CASES, *hunting.CASES)}
+_ALL = {
+    case.name: case
+    for case in (*values.CASES, *memory.CASES, *process.CASES, *answers.CASES, *hunting.CASES, *library.CASES)
+}
 CASES: tuple[Case, ...] = (
     *(on_cuda(_ALL[name]) for name in _ALIKE),
     *(_honest_while_compiled(on_cuda(_ALL[name])) for name in _HONEST_WHILE_COMPILED),
