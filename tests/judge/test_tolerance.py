@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from autokernel.judge import tolerance
 from autokernel.judge.oracle import Expected, Oracle, one_thread
 from autokernel.judge.tolerance import compare, figures, pooled_limit
 from autokernel.records import Reason, Role, Task, TensorSpec
@@ -350,3 +351,15 @@ def test_figures_are_the_largest_of_all_comparisons():
     assert figures([]) is None
     found = figures([other, one])
     assert found.max == pytest.approx(0.5) and found.tolerance == one.worst
+
+
+def test_places_for_each_bin_change_nothing_but_speed(monkeypatch):
+    """A GPU has many places for each bin: the same results, tried here on the CPU."""
+    bins = torch.randint(0, 40, (5000,), generator=torch.Generator().manual_seed(0))
+    values = torch.rand(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    one = {how: tolerance._of_bins(bins, values, how) for how in ("amax", "sum")}
+    monkeypatch.setattr(tolerance, "_lanes", lambda bins: 256)
+    many = {how: tolerance._of_bins(bins, values, how) for how in ("amax", "sum")}
+    assert torch.equal(one["amax"], many["amax"])
+    assert torch.allclose(one["sum"], many["sum"], rtol=1e-12)
+    assert one["amax"][3] == values[bins == 3].max()

@@ -143,11 +143,13 @@ class CudaSet:
 
     def intact(self) -> bool:
         """Whether every byte of the outputs' storage still holds the poison in force."""
-        found = [
+        return all_intact([self])
+
+    def _poisoned(self) -> list[Tensor]:
+        return [
             (words == _signed(poison_word(slot, self.pattern), slot)).all()
             for slot, words in zip(self.layout.outputs, self._output_words, strict=True)
         ]
-        return all(_booleans(found))
 
     def unwritten(self) -> list[Tensor]:
         """For each output a bool mask of its shape: True where the element still holds the poison in force."""
@@ -191,6 +193,11 @@ class CudaSet:
     def _renew_canaries(self) -> None:
         for guard in self._guards:
             guard.copy_(self._canary)
+
+
+def all_intact(sets: Sequence[CudaSet]) -> bool:
+    """Whether every output of these sets still holds its poison, to the byte; the device is waited for once."""
+    return all(_booleans([found for one in sets for found in one._poisoned()]))
 
 
 def device_view(memory: Tensor, slot: Slot) -> Tensor:

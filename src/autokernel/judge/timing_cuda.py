@@ -10,9 +10,9 @@ others alone. And single passes on values that are new in every set are timed on
 in a repeat is SUSPECT (`contest.slower_at_first`); that is also how passes that were not run show, where a pass lasts
 long enough.
 
-A process that is stopped has not stopped its GPU work. So the outputs are poisoned after every round, and before every
-launch, and must stay so for about the time of a pass: a "done" that came too early, or a kernel that waits for the next
-inputs on the device, writes into the poison.
+A process that is stopped has not stopped its GPU work. So the outputs are poisoned as soon as a round is over and must
+stay so for about the time of two passes, in which the inputs get new values: a "done" that came too early, or a kernel
+that waits for the next inputs on the device, writes into the poison.
 
 R sets are more than the L2 cache holds (R·bytes ≥ 3 × L2; as many as memory allows where something may be kept) for a
 task that finds its tensors cold, and half of it at most for one that finds them in the cache.
@@ -119,17 +119,17 @@ class _Measuring:
         self.trusted = math.isinf(overhead)
         self.pass_seconds = 0.0
         self.shared = sandbox.transport == "ipc"  # else the parent sees nothing while a round runs (host_buffers.py)
-        self._prepare()
+        self._between()  # before there is a child
         self.child: Child = sandbox.spawn(kernel, sets, deadline=deadline)
 
     def run(self) -> Block:
         try:
             self.child.loop(len(self.sets), self.deadline)
-            self._settle()
             self._calibrate()
             self._part()
             singles = [self._round(1)[0] for _ in range(SINGLES if self._several() else 1)]
             rounds = self._rounds()
+            self._between()
             self.child.still()
         finally:
             self.child.close()
@@ -200,24 +200,30 @@ class _Measuring:
         """Seconds, what the child claims, and whether it was looked at while it ran, of passes that begin with new
         values in every set. Both sides are meddled with, so that it costs both the same."""
         renewed = self.draw.sample(self.sets, min(_CHANGED if self._several() else 1, len(self.sets)))
-        self._prepare(renewed if compares else ())
+        self._between(renewed if compares else ())
         meddler = _Meddler(self, passes, renewed) if meddles and self.shared else None
         seconds = self.child.replay(passes, self.deadline, meddler.act if meddler else None)
         claimed = self.child.claimed_seconds
         looked = meddler.in_time if meddler is not None else not self.shared
         if meddles and not self.trusted:
             self._look(renewed, looked, compares)
-        self._settle()
         return seconds, claimed, looked
 
     def _calibrate(self) -> None:
-        """Roughly what a pass takes beyond a round's own cost; the first one is captured, and not counted."""
-        self._round(1)
-        single = self._round(1)[0]
-        passes, more = 2, self._round(2)[0] - single
+        """Roughly what a pass takes beyond a round's own cost; the first one is captured, and not counted.
+
+        On values that it has met, and unchecked: whoever cheats here gets rounds of another length than is due.
+        """
+
+        def seconds(passes: int) -> float:
+            return self.child.replay(passes, self.deadline)
+
+        seconds(1)
+        single = seconds(1)
+        passes, more = 2, seconds(2) - single
         while more < 0.01 and passes < 1 << 16:
             passes = math.ceil(passes * min(8.0, 0.012 / max(more, 1e-5) + 1))
-            more = self._round(passes)[0] - single
+            more = seconds(passes) - single
         self.pass_seconds = max(more, 1e-6) / (passes - 1)
 
     def _part(self) -> None:
@@ -225,42 +231,34 @@ class _Measuring:
         if self.trusted or not self.shared or not self._several() or len(self.sets) < 2:
             return
         count = self.draw.randrange(1, len(self.sets))
-        self._prepare()
+        self._between()
         self.child.part(count, self.deadline)
         if any(_on_gpu(one).untouched() for one in self.sets[:count]):
             raise ChildFailure(Reason.not_written, "outputs were not written in a pass over some of the sets")
         if not intact(self.sets[count:]):
             raise ChildFailure(Reason.out_of_bounds, "outputs that belong to other calls were written")
-        self._settle()
 
     # --- what the parent does to the sets -----------------------------------------------------------------------------
 
-    def _prepare(self, renewed: Sequence[AnySet] = ()) -> None:
-        """New values and poison in every set; wholly new ones, masks and indices too, in those `renewed`.
+    def _between(self, renewed: Sequence[AnySet] = ()) -> None:
+        """After a round, and before the next: poison, then new values, in every set; wholly new ones, masks and indices
+        too, in those `renewed`. The poison must stay.
 
-        A kernel that waits on the device for the next inputs would begin with them now: nothing may be written yet.
+        Poison comes first: work that the device still did when the kernel was "done" writes into it. A kernel that
+        waits on the device for the next inputs would begin with them now, before it is launched.
         """
         for one in self.sets:
-            self.refresh(one, self.draw, one in renewed)
             one.poison(self.draw.getrandbits(1))
-        torch.cuda.synchronize()
-        if self.pass_seconds and not self.trusted and self.shared:
-            time.sleep(self.draw.uniform(0.0002, 0.0008) + min(self.pass_seconds, 0.005))
-            self._refuse_writing("outputs were written before the kernel was launched")
-
-    def _settle(self) -> None:
-        """Nothing may be written once a round is over, however the device goes on."""
-        if self.trusted or not self.shared:
-            return
         for one in self.sets:
-            one.poison(self.draw.getrandbits(1))
+            self.refresh(one, self.draw, one in renewed)
         torch.cuda.synchronize()
-        time.sleep(0.0005 + 2 * min(self.pass_seconds, 0.05))
-        self._refuse_writing("the device was still writing outputs after the kernel was done")
-
-    def _refuse_writing(self, words: str) -> None:
+        if self.trusted or not self.shared or not self.pass_seconds:
+            return
+        time.sleep(self.draw.uniform(0.0005, 0.001) + 2 * min(self.pass_seconds, 0.05))
         if not intact(self.sets):
-            raise ChildFailure(Reason.late_write, words)
+            raise ChildFailure(
+                Reason.late_write, "the device wrote outputs after the kernel was done, or before it was launched"
+            )
 
     def _look(self, renewed: Sequence[AnySet], looked: bool, compares: bool) -> None:
         """Damage after a long round, and values where they are compared."""
@@ -310,7 +308,9 @@ class _Meddler:
 
 def intact(sets: Sequence[AnySet]) -> bool:
     """Whether every output of these sets still holds its poison, to the byte."""
-    return all(_on_gpu(one).intact() for one in sets)
+    from autokernel.judge.cuda_buffers import all_intact
+
+    return all_intact([_on_gpu(one) for one in sets])
 
 
 def _on_gpu(one: AnySet) -> CudaSet:

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ from autokernel.records import ErrorFigures, Reason
 
 EAGER_FACTOR, SPREAD_FACTOR = 2.0, 8.0
 POOLED_LIMIT, ROW_LIMIT = 0.5, 0.3
+_BINS = 1024  # of a factor 4: all exponents of float64
 FEW = 64  # elements of a bin, which eager's largest error there says too little of
 
 
@@ -116,19 +118,35 @@ def tolerance(reference: Tensor, eager_error: Tensor, spread: Tensor | None, dty
     if not reference.numel():
         return allowed
     bins = (exponent >> 1).reshape(-1)
-    largest = torch.zeros(1024, dtype=torch.float64, device=reference.device)
-    largest.scatter_reduce_(0, bins, eager_error.reshape(-1), "amax")
-    counts = torch.bincount(bins, minlength=len(largest))
+    largest = _of_bins(bins, eager_error.reshape(-1), "amax")
+    counts = torch.bincount(bins, minlength=_BINS)
     eagers = (EAGER_FACTOR * _joined(largest, counts))[bins].reshape(reference.shape)
     if _narrow(dtype):
         eagers = torch.maximum(eagers, allowed - smallest)  # 2 · half an ulp
     allowed.add_(eagers)
     if spread is None:
         return allowed
-    squares = torch.zeros_like(largest).scatter_add_(0, bins, spread.square().reshape(-1))
+    squares = _of_bins(bins, spread.square().reshape(-1), "sum")
     usual = _joined((squares / counts.clamp(min=1)).sqrt_(), counts)
     spread = torch.maximum(spread, 0.5 * usual[bins].reshape(reference.shape))
     return allowed.add_(spread, alpha=SPREAD_FACTOR)
+
+
+def _of_bins(bins: Tensor, values: Tensor, how: Literal["amax", "sum"]) -> Tensor:
+    """The largest value, or the sum, of each bin.
+
+    Most values of a tensor share a few bins. On a GPU, where each is an atomic operation, they get 256 places a bin.
+    """
+    lanes = _lanes(bins)
+    if lanes > 1:
+        bins = bins + _BINS * (torch.arange(len(bins), device=bins.device) % lanes)
+    table = torch.zeros(_BINS * lanes, dtype=torch.float64, device=bins.device)
+    table = table.scatter_reduce_(0, bins, values, how).view(lanes, _BINS)
+    return table.amax(0) if how == "amax" else table.sum(0)
+
+
+def _lanes(bins: Tensor) -> int:
+    return 256 if bins.is_cuda else 1
 
 
 def _joined(of_bins: Tensor, counts: Tensor) -> Tensor:
