@@ -290,7 +290,7 @@ _GRAPH_CALLS = 64  # a CUDA graph of fewer short kernels costs more a kernel
 
 @contextlib.contextmanager
 def _tuned_in_graphs() -> Iterator[None]:
-    """Inductor times each configuration as calls that follow one another in a CUDA graph, inputs where they are found."""
+    """Inductor times each configuration as calls that follow one another in a CUDA graph."""
     from unittest import mock
 
     import torch
