@@ -156,3 +156,11 @@ def test_one_pair_confirms_nothing():
     assert not confirmed([2.0], 0.0)
     assert confirmed([1.02] * 5 + [1.021], 0.01)
     assert not confirmed([1.02] * 5 + [1.021], 0.03)
+
+
+def test_on_a_noisy_device_a_disturbed_pair_is_followed_by_another():
+    assert screen([0.86], 0.017) == "continue"
+    assert screen([0.86, 1.1], 0.017) == "continue"
+    assert screen([0.86, 1.1, 1.09], 0.017) == "keep"
+    assert screen([0.82], 0.017) == "drop"
+    assert screen([0.97], 0.009) == "drop"

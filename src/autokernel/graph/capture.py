@@ -203,8 +203,43 @@ def _exported(gm: fx.GraphModule, fakes: Sequence[Any]) -> fx.GraphModule:
             destination = placeholders[targets[value.name]]
             copy = graph.call_function(aten.copy_.default, (destination, value))
             copy.meta["val"] = destination.meta["val"]
-    output.args = (tuple(values[len(targets) :]),)
+        written = {value: placeholders[targets[value.name]] for value in values[: len(targets)]}
+        given = dict(zip(graph.find_nodes(op="placeholder"), gm.graph.find_nodes(op="placeholder"), strict=True))
+        results = [
+            _as_input(value, theirs, written, given)
+            for value, theirs in zip(values[len(targets) :], gm.graph.output_node().args[0], strict=True)
+        ]
+    output.args = (tuple(results),)
     return module
+
+
+def _as_input(value: Any, theirs: Any, written: dict[fx.Node, fx.Node], given: dict[fx.Node, fx.Node]) -> Any:
+    """An output as the changed input itself, or a view of it, where it is that in Dynamo's graph (`theirs`).
+
+    The functional graph has the new value, in memory of its own; the caller may write into what it gets. `written`:
+    new value → the input it goes to; `given`: placeholder → Dynamo's.
+    """
+    views: list[fx.Node] = []
+    base = value
+    while isinstance(base, fx.Node) and base not in written and facts_of(base).kind == "view" and _aliases(base):
+        views.append(base)
+        base = base.args[0]
+    if base not in written or not _same_memory(theirs, given[written[base]]):
+        return value
+    made = written[base]
+    for view in reversed(views):
+        copied = view.graph.node_copy(view, lambda node, view=view, made=made: made if node is view.args[0] else node)
+        copied.meta.update(view.meta)
+        made = copied
+    return made
+
+
+def _same_memory(one: Any, other: fx.Node) -> bool:
+    """Whether the example values of two of Dynamo's nodes are of one storage."""
+    values = [node.meta.get("example_value") for node in (one, other) if isinstance(node, fx.Node)]
+    if len(values) < 2 or not all(isinstance(value, Tensor) for value in values):
+        return False
+    return values[0].untyped_storage()._cdata == values[1].untyped_storage()._cdata
 
 
 def _traced(gm: fx.GraphModule, fakes: Sequence[Any], mode: Any) -> fx.GraphModule:

@@ -99,11 +99,13 @@ class Installed:
         whole = not self._changes and self.mode != "eager-graphs"  # torch's own compilation knows gradients
         if not whole and torch.is_grad_enabled() and self._wants_gradients(args, kwargs):
             return self._run_original("gradients are on; call it under torch.no_grad()", args, kwargs)
-        before = self._substitution.compilations
+        before, skipped = self._substitution.compilations, len(self._substitution.skipped)
         try:
             result = self._compiled(*args, **kwargs)
         except NotGraphable as error:
             return self._run_original(str(error.values["detail"]), args, kwargs)
+        for part in self._substitution.skipped[skipped:]:
+            self._say(f"{part.what} of the model was left as it is: {part.reason}")
         if self._substitution.compilations != before:
             self._look_at_compilation()
         return result

@@ -28,6 +28,7 @@ FIRST_LOOK = 4
 LOOK_SHARE = 0.07  # of α at each look: all looks together stay at α, for caps up to 40
 SCREEN_GAIN = 0.005
 SCREEN_LOOKS, SCREEN_REACH = 3, 2.0
+NOISY, NOISY_REACH = 0.01, 10.0  # there a neighbour's visit may cost a pair a tenth, whatever the spread without it
 DROP_TAIL = 0.02  # one-sided, at each look: how surely a candidate must fall short to be dropped early
 
 
@@ -54,13 +55,15 @@ def screen(ratios: Sequence[float], spread: float, least: float = SCREEN_GAIN) -
     """Whether a first look is worth more: keep (go on to all stages), drop, or continue (one more pair).
 
     One pair decides where the device repeats well. Where its own `spread` can hide a gain, a candidate that fell short
-    by less than `SCREEN_REACH` standard errors is looked at again, up to `SCREEN_LOOKS` pairs; the median counts.
+    by less than `SCREEN_REACH` standard errors (`NOISY_REACH` where the spread is at least `NOISY`) is looked at again,
+    up to `SCREEN_LOOKS` pairs; the median counts.
     """
     middle = statistics.median(math.log(r) for r in ratios)
     wanted = math.log1p(least)
     if middle >= wanted:
         return "keep"
-    within_noise = middle >= wanted - SCREEN_REACH * spread / math.sqrt(len(ratios))
+    reach = NOISY_REACH if spread >= NOISY else SCREEN_REACH
+    within_noise = middle >= wanted - reach * spread / math.sqrt(len(ratios))
     return "continue" if within_noise and len(ratios) < SCREEN_LOOKS else "drop"
 
 
