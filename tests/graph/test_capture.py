@@ -256,3 +256,24 @@ def test_an_operator_that_can_not_be_lowered_does_not_cost_its_graph(monkeypatch
 def test_a_bool_to_a_power_is_an_integer():
     (graph,) = capture(lambda x: (x > 0) ** 2, (torch.randn(3, 4),)).graphs
     assert graph.module(torch.ones(3, 4))[0].dtype == torch.int64
+
+
+def test_outputs_that_are_a_changed_input_or_views_of_it_share_its_memory():
+    def model(x):
+        y = torch.sin(x)
+        x.mul_(2)
+        return y, x, x[:, :2], x.t()
+
+    skipped = []
+    compiled = torch.compile(model, backend=make_backend(lambda graph, _: graph.module, skipped=skipped))
+    x = torch.randn(4, 8)
+    twin = x.clone()
+    with torch.no_grad():
+        ours, theirs = compiled(x), model(twin)
+    torch._dynamo.reset()
+    assert skipped == []
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+    assert ours[1] is x
+    assert ours[2].data_ptr() == ours[3].data_ptr() == x.data_ptr()
+    assert ours[3].stride() == (1, 8)

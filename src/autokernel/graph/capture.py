@@ -12,6 +12,7 @@ them and are named as skipped. Every captured graph is compared with Dynamo's ow
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -205,9 +206,10 @@ def _exported(gm: fx.GraphModule, fakes: Sequence[Any]) -> fx.GraphModule:
             copy.meta["val"] = destination.meta["val"]
         written = {value: placeholders[targets[value.name]] for value in values[: len(targets)]}
         given = dict(zip(graph.find_nodes(op="placeholder"), gm.graph.find_nodes(op="placeholder"), strict=True))
+        theirs_all: Any = gm.graph.output_node().args[0]
         results = [
             _as_input(value, theirs, written, given)
-            for value, theirs in zip(values[len(targets) :], gm.graph.output_node().args[0], strict=True)
+            for value, theirs in zip(values[len(targets) :], theirs_all, strict=True)
         ]
     output.args = (tuple(results),)
     return module
@@ -228,18 +230,22 @@ def _as_input(value: Any, theirs: Any, written: dict[fx.Node, fx.Node], given: d
         return value
     made = written[base]
     for view in reversed(views):
-        copied = view.graph.node_copy(view, lambda node, view=view, made=made: made if node is view.args[0] else node)
+        copied = view.graph.node_copy(view, functools.partial(_swapped, view.args[0], made))
         copied.meta.update(view.meta)
         made = copied
     return made
 
 
+def _swapped(old: Any, new: fx.Node, node: fx.Node) -> fx.Node:
+    return new if node is old else node
+
+
 def _same_memory(one: Any, other: fx.Node) -> bool:
     """Whether the example values of two of Dynamo's nodes are of one storage."""
-    values = [node.meta.get("example_value") for node in (one, other) if isinstance(node, fx.Node)]
-    if len(values) < 2 or not all(isinstance(value, Tensor) for value in values):
+    first, second = (node.meta.get("example_value") if isinstance(node, fx.Node) else None for node in (one, other))
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return False
-    return values[0].untyped_storage()._cdata == values[1].untyped_storage()._cdata
+    return bool(first.untyped_storage()._cdata == second.untyped_storage()._cdata)
 
 
 def _traced(gm: fx.GraphModule, fakes: Sequence[Any], mode: Any) -> fx.GraphModule:
