@@ -38,21 +38,21 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 def measure(options: argparse.Namespace) -> Figures:
     out = options.run or Path(tempfile.mkdtemp(prefix="autokernel-llama-")) / "run"
     words = ["optimize", options.target, "--device", options.device, "--budget", options.budget, "--out", str(out)]
-    status, seconds, lines = _stream(words, options.timeout)
+    status, seconds, lines = stream(words, options.timeout)
     found: Figures = {"command": "autokernel " + " ".join(words), "exit_status": status, "wall_seconds": seconds}
     found["output"] = lines
     if not (out / "run.toml").exists():
-        raise RuntimeError(f"it ended with status {status} before there was a run:\n" + "\n".join(_last(lines)))
+        raise RuntimeError(f"it ended with status {status} before there was a run:\n" + "\n".join(last(lines)))
     found |= read(out)
     found["parts"] = _parts(found, seconds)
     if options.keep is not None:
         found["kept_files"] = keep(out, options.keep)
     if status not in (0, 1):
-        raise RuntimeError(f"it ended with status {status}:\n" + "\n".join(_last(lines)))
+        raise RuntimeError(f"it ended with status {status}:\n" + "\n".join(last(lines)))
     return found | _limits(found)
 
 
-def _stream(words: list[str], timeout: float) -> tuple[int, float, list[tuple[float, str]]]:
+def stream(words: list[str], timeout: float) -> tuple[int, float, list[tuple[float, str]]]:
     """Run the command line; its status, its seconds, and its lines, each with the second it came at."""
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     env = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": "160", "NO_COLOR": "1"}
@@ -71,7 +71,7 @@ def _stream(words: list[str], timeout: float) -> tuple[int, float, list[tuple[fl
     return process.returncode, time.monotonic() - begin, lines
 
 
-def _last(lines: list[tuple[float, str]]) -> list[str]:
+def last(lines: list[tuple[float, str]]) -> list[str]:
     return [line for _, line in lines[-30:]]
 
 

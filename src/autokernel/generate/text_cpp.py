@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from autokernel.generate.affine import Affine, Var
 from autokernel.generate.expression import Const, Reduce
@@ -45,7 +45,13 @@ class Names:
     def _free(self, name: str) -> bool:
         if name in self.used or name in self.inside:
             return False
-        return self.outer is None or name not in self.outer.used
+        return all(name not in scope.used for scope in self._around())
+
+    def _around(self) -> Iterator[Names]:
+        scope = self.outer
+        while scope is not None:
+            yield scope
+            scope = scope.outer
 
     def fresh(self, wish: str) -> str:
         base = re.sub(r"\W+", "_", wish, flags=re.ASCII).strip("_") or "value"
@@ -56,8 +62,8 @@ class Names:
             count += 1
             name = f"{base}_{count}"
         self.used.add(name)
-        if self.outer:
-            self.outer.inside.add(name)
+        for scope in self._around():
+            scope.inside.add(name)
         return name
 
 
