@@ -20,6 +20,8 @@ NOISES = (0.002, 0.004, 0.006, 0.01, 0.02, 0.04, 0.06)
 GAINS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
 EXERCISES = ("judge/pairs.py", "judge/thresholds.py", "testing/simulated.py")
 RUN = 300  # experiments
+CLEAR, POWER = 2.5, 0.9  # a gain of so many times the noise is kept so often
+COVERED = 0.93  # of 95 % intervals, at least: a few thousand tries are uncertain by half a percent
 SPREAD_EVERY = 10  # candidates: power is the average over what eight pairs may say of the spread
 
 
@@ -56,6 +58,8 @@ def power(noise: float, tries: int) -> Figures:
         if len(kept) > 20:
             found["chosen_on"][str(gain)] = statistics.mean(one.chosen_on - 1 for one in kept if one.chosen_on)
             found["reported"][str(gain)] = statistics.mean(one.estimate - 1 for one in kept if one.estimate)
+    wanted = min((gain for gain in GAINS if gain >= CLEAR * noise and gain >= 0.01), default=None)
+    found["passed"] = wanted is None or found["kept"][str(wanted)] >= POWER
     return found
 
 
@@ -68,6 +72,7 @@ def coverage(name: str, tries: int) -> Figures:
     for count in (6, 10, 20):
         bounds = [interval(device.ratios(0.03, count))[1:] for _ in range(tries)]
         found[str(count)] = sum(low <= 1.03 <= high for low, high in bounds) / tries
+    found["passed"] = all(share >= COVERED for share in found.values())
     return found
 
 
@@ -127,4 +132,4 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Benchmark("judge_statistics", Path(__file__), _rows, table, _options)))
+    sys.exit(main(Benchmark("judge_statistics", Path(__file__), _rows, table, _options, strict=True)))

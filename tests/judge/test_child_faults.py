@@ -58,6 +58,9 @@ FAULTS = {
     "exit 0 in launch": ("import os\ndef launch(x, out): os._exit(0)", Reason.died, "status 0"),
     "system exit": ("import sys\ndef launch(x, out): sys.exit(0)", Reason.exception, "SystemExit"),
     "kills itself": ("import os\ndef launch(x, out): os.kill(os.getpid(), 9)", Reason.died, "SIGKILL"),
+    "kills itself by a signal without a name": (
+        "import os\ndef launch(x, out): os.kill(os.getpid(), 40)", Reason.died, "signal 40",
+    ),
     "crashes": ("import ctypes\ndef launch(x, out): ctypes.string_at(0)", Reason.died, "SIGSEGV"),
     "aborts": ("import os\ndef launch(x, out): os.abort()", Reason.died, "SIGABRT"),
     "raises": ("def launch(x, out): raise KeyError('no such tile')", Reason.exception, "no such tile"),

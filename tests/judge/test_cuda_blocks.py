@@ -314,3 +314,86 @@ def test_passes_that_are_not_run_are_suspect():
     honest, cheats = [measure(Honest) for _ in range(4)], [measure(HalfThePasses) for _ in range(4)]
     assert slower_at_first(honest, probe) is None
     assert slower_at_first(cheats, probe) is not None
+
+
+class GarbageUnlessLookedInto(Honest):
+    """Quick garbage in `cheats` rounds that are not looked into, since it answers at once; honest in all others."""
+
+    cheats, answered = 2, False
+
+    def replay(self, passes, deadline, meanwhile=None):
+        self.answered = False
+        if self.due(meanwhile):
+            self.cheats -= 1
+            for one in self.sets:
+                one.outputs[0].fill_(1.0)
+                one.armed = False
+            self.answered = True
+            if meanwhile is not None:
+                meanwhile()
+            self.answered = False
+            return WAKING + passes * PASS / 50
+        return super().replay(passes, deadline, meanwhile)
+
+    def due(self, meanwhile):
+        return self.cheats > 0 and meanwhile is not None
+
+    def has_answered(self):
+        return self.answered
+
+
+def test_a_round_that_was_not_looked_into_does_not_count():
+    assert measure(GarbageUnlessLookedInto).seconds == pytest.approx(PASS / SETS, rel=0.03)
+
+
+def test_a_kernel_that_dawdles_in_calibration_has_all_checks_all_the_same():
+    class Dawdling(GarbageUnlessLookedInto):
+        calls = 0
+
+        def replay(self, passes, deadline, meanwhile=None):
+            self.calls += 1
+            if self.calls == 3:
+                self.all_of(self.sets)
+                return WAKING + 0.5
+            return super().replay(passes, deadline, meanwhile)
+
+        def due(self, meanwhile):
+            return super().due(meanwhile) and self.calls > 4
+
+    block = measure(Dawdling)
+    assert block.seconds == pytest.approx(PASS / SETS, rel=0.03)
+    assert block.single is not None and len(block.rounds) == 4
+
+
+def test_poison_that_came_a_moment_too_late_is_no_fault_of_the_kernel():
+    """The last pass ended between the parent's look for an answer and its poison: it was late, and says so itself."""
+
+    class Done(Honest):
+        late = 2
+
+        def again(self):
+            if self.late:
+                self.late -= 1
+                self.answered = True
+            else:
+                super().again()
+
+        answered = False
+
+        def replay(self, passes, deadline, meanwhile=None):
+            self.answered = False
+            return super().replay(passes, deadline, meanwhile)
+
+        def has_answered(self):
+            return self.answered
+
+    monkey = timing_cuda._Meddler.act
+
+    def act(self):
+        monkey(self)
+        if self.measuring.child.late:
+            self.in_time = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing_cuda._Meddler, "act", act)
+        assert measure(Done).seconds == pytest.approx(PASS / SETS, rel=0.03)

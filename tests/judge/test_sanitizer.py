@@ -289,3 +289,18 @@ def test_a_tool_that_is_not_there_refuses_nothing_and_the_verdict_says_so(best, 
     assert verdict.verdict is Outcome.accepted and verdict.stage is Stage.timing
     assert verdict.sanitizer is not None and "version" in verdict.sanitizer.not_run
     assert verdict.stages[-1].name is Stage.sanitizer and verdict.stages[-1].status == "skipped"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@triton.jit\ndef rows(x_ptr):\n    pass",
+        "SOURCE = '__global__ void rows(float* x) {}'",
+        "SOURCE = '__global__ void __launch_bounds__(256) rows(float* x) {}'",
+        'SOURCE = r"""static __global__ void\nrows(float* x) {}"""',
+    ],
+)
+def test_a_function_of_the_file_is_known_however_it_is_declared(source):
+    assert sanitizer._defined("rows", source)
+    assert not sanitizer._defined("columns", source)
+    assert not sanitizer._defined("row", source)

@@ -1,5 +1,7 @@
 """How blocks on a GPU are planned and what is suspect in them; the arithmetic alone, which needs no device."""
 
+import dataclasses
+
 import pytest
 
 from autokernel.judge.contest import impossible, slower_at_first
@@ -38,6 +40,8 @@ PROBE = Block(1e-5, 1e-3, 1e-5, ((1, 1e-5),), waking=1e-3)
 def test_repeats_that_skip_work_are_suspect_once_there_are_enough_blocks():
     skipping = [block(1e-5, 1e-3 + 64 * 2e-5, 64)] * 4
     assert slower_at_first(skipping[:3], PROBE) is None
+    said = [dataclasses.replace(one, remark="not captured") for one in skipping]
+    assert slower_at_first(said, PROBE) is not None  # the child's word does not switch it off
     words = slower_at_first(skipping, PROBE)
     assert words is not None and "20 µs" in words and "10 µs" in words
 

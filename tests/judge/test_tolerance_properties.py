@@ -5,6 +5,7 @@ refused ≥ 99.5 %. Seeds are fixed: what passes here passes always, and a chang
 a tolerance three times as large, or a third of it, must miss the limits.
 """
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -151,3 +152,13 @@ def test_a_sum_that_cancels_has_the_error_of_its_neighbours():
     assert tolerance.compare("out", near, one).reason is None
     near[-1] += 5e-5
     assert tolerance.compare("out", near, one).reason is Reason.wrong_values
+
+
+def test_a_row_may_be_off_as_one_where_the_reference_rounds_on_its_way_and_eager_s_own_rows_are_never_refused():
+    one = narrow(8, 400)
+    shifted = (one.reference * (1 + 2**-8)).bfloat16()  # a factor of the row's, rounded
+    assert tolerance.compare("out", shifted, one).reason is not None
+    inner = dataclasses.replace(one, spread=one.reference * 2**-9)
+    assert tolerance.compare("out", shifted, inner).reason is None
+    off = dataclasses.replace(one, eager=(one.reference * (1 + 2**-9)).bfloat16())
+    assert tolerance.compare("out", off.eager, off).reason is None

@@ -16,7 +16,7 @@ from autokernel.testing.cheaters import CHEATS, CUDA_CHEATS, CUDA_ODD, ODD, Case
 if TYPE_CHECKING:
     from autokernel.judge.judge import Judge
     from autokernel.judge.sandbox import Sandbox
-    from autokernel.records import Verdict
+    from autokernel.records import Ceilings, Verdict
 
 DEADLINE = 6.0  # seconds for a step of the child: what hangs takes that long
 NOT_RUN = "not run"
@@ -68,8 +68,14 @@ def self_test(
 
     found: list[Outcome] = []
     with open_sandbox(isolation, device=device, threads=1) as sandbox:  # a kernel's times must not depend on the load
+        ceilings = None
+        if device.startswith("cuda"):
+            from autokernel.profile.ceilings import measure_ceilings
+
+            sandbox.settle_transport()
+            ceilings = measure_ceilings(device)
         for case, text, name in _texts(device.startswith("cuda")):
-            outcome = _tried(sandbox, case, text, name)
+            outcome = _tried(sandbox, ceilings, case, text, name)
             told(outcome)
             found.append(outcome)
             if len(found) == 1 and not outcome.as_expected:
@@ -89,7 +95,7 @@ def _texts(on_gpu: bool) -> Iterator[tuple[Case, str, str]]:
             yield case, case.twin, f"twin of: {case.name}"
 
 
-def _tried(sandbox: Sandbox, case: Case, text: str, name: str) -> Outcome:
+def _tried(sandbox: Sandbox, ceilings: Ceilings | None, case: Case, text: str, name: str) -> Outcome:
     from autokernel.judge import Opponent, Request
 
     is_case = text is case.source
@@ -98,13 +104,13 @@ def _tried(sandbox: Sandbox, case: Case, text: str, name: str) -> Outcome:
         return Outcome(name, expected, NOT_RUN, "-", "only bubblewrap shuts away what it reaches for", 0.0, None)
     level = case.level if is_case else "correctness"
     begin = time.monotonic()
-    judge = _judge(sandbox, case.task, case.library_calls)
+    judge = _judge(sandbox, ceilings, case.task, case.library_calls)
     verdict = judge.verdict(text, Opponent("eager"), Request(level=level, deadline_seconds=DEADLINE))
     good = not case.wrong(verdict) if is_case else verdict.verdict.value == "accepted"
     return Outcome(name, expected, *_said(verdict), time.monotonic() - begin, good)
 
 
-def _judge(sandbox: Sandbox, task: str, library_calls: bool) -> Judge:
+def _judge(sandbox: Sandbox, ceilings: Ceilings | None, task: str, library_calls: bool) -> Judge:
     """A judge with seeds of its own: what one case learns is nothing to the next."""
     import dataclasses
 
@@ -116,7 +122,7 @@ def _judge(sandbox: Sandbox, task: str, library_calls: bool) -> Judge:
     loaded = from_file(Path(reference(task)), device=sandbox.device)
     allow = Allow(library_calls=library_calls)
     loaded = dataclasses.replace(loaded, task=loaded.task.model_copy(update={"allow": allow}))
-    return Judge(loaded, sandbox, seeds=Seeds.fresh())
+    return Judge(loaded, sandbox, seeds=Seeds.fresh(), ceilings=ceilings)
 
 
 def _said(verdict: Verdict) -> tuple[str, str, str]:

@@ -101,6 +101,9 @@ class Cases:
         return self.seeds.seed(f"{self.task.id} {purpose}", self._drawn)
 
 
+_MOST_SIZE = 1 << 63
+
+
 def serves(source: str, task: Task) -> dict[str, tuple[int, int | None]] | str:
     """The sizes of each free dim that a kernel file says it serves, or why its `SERVES` can't be accepted.
 
@@ -119,6 +122,8 @@ def serves(source: str, task: Task) -> dict[str, tuple[int, int | None]] | str:
         return "SERVES is neither 'task' nor a dict of sizes"
     for name, bounds in declared.items():
         low, high = bounds if isinstance(bounds, (tuple, list)) and len(bounds) == 2 else (bounds, bounds)
+        if any(isinstance(size, int) and abs(size) >= _MOST_SIZE for size in (low, high)):
+            return f"SERVES[{str(name)[:40]!r}] has a number that no size can be"
         if name not in task.dims or not isinstance(low, int) or not isinstance(high, (int, type(None))):
             return f"SERVES[{name!r}] = {bounds!r} is no size of a dim; the task's dims are {', '.join(task.dims)}"
         value = task.dims[name].value

@@ -94,8 +94,8 @@ class Judge:
     def compare(self, first: Opponent, second: Opponent, *, pairs: int = 8, deadline: float = 30.0) -> Timing:
         """Time two sides, a fixed number of pairs; `speedup` is first / second. Raises NotTimed, NotComputable."""
         contest = self.contest(deadline)
-        one = self.kernels.opponent(first)
         other = self.kernels.opponent(second)
+        one = self.kernels.opponent(first, copies=other.kind == "model_new")
         trusted = second.kind != "kernel"
         try:
             measured, _ = contest.run(one, other, exactly(max(pairs, 2)), trusted_candidate=trusted)
@@ -260,8 +260,10 @@ class _Judging:
     def _full_timing(self, kernel: Kernel) -> None:
         begin = self._enter(Stage.timing)
         if not self.request.drop_slow:
-            self.timing, _ = self._measure(kernel, exactly(FIXED_PAIRS), begin, confirming=True)
+            whole = self.opponent.kind != "kernel"  # against a kernel these pairs are a test, not its confirmation
+            self.timing, _ = self._measure(kernel, exactly(FIXED_PAIRS), begin, confirming=whole)
             self._ended("passed", begin, f"{self.timing.speedup:.3g}× {self._named()} in {FIXED_PAIRS} pairs")
+            self._both_caches(kernel)
             return
         rule = keep_rule(self.request.min_gain, self.request.max_pairs)
         self.timing, kept = self._measure(kernel, rule, begin, confirming=False)
@@ -292,9 +294,8 @@ class _Judging:
         """Whether the loop may keep it: as a first kernel, as the faster one, or as a shorter one that isn't slower."""
         if not self.judge.contest(self.request.deadline_seconds).on_gpu or self.timing is None:
             return False
-        beaten = self.opponent.source or ""
-        shorter = self.timing.ci_low > NOT_SLOWER and len(self.source) < len(beaten)
-        return not self.request.drop_slow or self.timing.confirmed or shorter
+        first = self.opponent.kind != "kernel"
+        return first or not self.request.drop_slow or self.timing.confirmed or self.timing.ci_low > NOT_SLOWER
 
     def _under_sanitizer(self, kernel: Kernel, bounds: dict[str, tuple[int, int | None]]) -> None:
         before = self.stage

@@ -139,13 +139,21 @@ class Sandbox:
         nonce = protocol.new_nonce()
         with contextlib.ExitStack() as stack:
             fds = child.descriptors(stack, self._job(kernel, sets, nonce))
-            try:
-                self.control(Control.fork, fds)
-            except SandboxDied:  # perhaps of what an earlier child left: a new zygote has new and empty folders
-                self._start()
-                self.control(Control.fork, fds)
+            self._fork(fds)
         child.begin(nonce, until)
         return child
+
+    def _fork(self, fds: Sequence[int]) -> None:
+        """A child with these descriptors; from a new zygote, with a new and empty folder, where the old one died
+        (perhaps of what an earlier child left). Raises SandboxDied."""
+        try:
+            self.control(Control.fork, fds)
+        except SandboxDied:
+            if self._folder is not None:
+                self._folder.cleanup()
+                self._folder = None
+            self._start()
+            self.control(Control.fork, fds)
 
     def _prepare(self) -> None:
         """End what an earlier child left, and see to it that there is a zygote."""
@@ -187,7 +195,7 @@ class Sandbox:
             os.pwrite(job_fd, json.dumps(job).encode(), 0)
             stderr = fixed_file(STDERR_BYTES)
             stack.callback(os.close, stderr)
-            self.control(Control.fork, [theirs.fileno(), job_fd, stderr, *fds])
+            self._fork([theirs.fileno(), job_fd, stderr, *fds])
             try:
                 until = time.monotonic() + deadline
                 while (status := self.control(Control.status).wait_status) == -1 and time.monotonic() < until:
@@ -266,7 +274,7 @@ class Sandbox:
 
             torch.cuda.set_device(self.index)  # "cuda" means one device in this process, its children and compilers
         if self.isolation == "plain" and self._folder is None:  # they share /tmp with everyone
-            self._folder = tempfile.TemporaryDirectory(prefix="autokernel-children-")
+            self._folder = tempfile.TemporaryDirectory(prefix="autokernel-children-", ignore_cleanup_errors=True)
         scratch = self._folder.name if self._folder is not None else None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         protocol.stamp_senders(ours)

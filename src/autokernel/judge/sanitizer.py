@@ -286,7 +286,7 @@ def _functions(report: str) -> list[str]:
 
 def _defined(name: str, source: str) -> bool:
     """Whether a text has a function of this name (Triton: `def name`; CUDA C++: `void name(` in a string)."""
-    return bool(name) and re.search(rf"\b(def|void)\s+{re.escape(name)}\s*\(", source) is not None
+    return bool(name) and re.search(rf"\b(def\s+|void\b[^;{{}}]*?\b){re.escape(name)}\s*\(", source) is not None
 
 
 def _shown(report: str, lines: int) -> str:

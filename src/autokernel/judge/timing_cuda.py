@@ -126,9 +126,7 @@ class _Measuring:
         try:
             self.child.loop(len(self.sets), self.deadline)
             self._calibrate()
-            self._part()
-            singles = [self._round(1)[0] for _ in range(SINGLES if self._several() else 1)]
-            rounds = self._rounds()
+            singles, rounds = self._measured()
             self._between()
             self.child.still()
         finally:
@@ -167,34 +165,45 @@ class _Measuring:
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
-    def _rounds(self) -> list[tuple[int, float, float]]:
-        """(passes, seconds, claimed seconds) of the timed rounds, in random order."""
-        kinds = self.planned.rounds if self._several() else 1
-        target = LONG_SECONDS * (1.0 if self.planned.rounds > 1 else QUICK)
-        for attempt in range(_ATTEMPTS + 1):
-            found, seen = self._some_rounds(kinds, target)
-            long = max(passes for passes, _, _ in found)
-            whole = statistics.median(seconds for passes, seconds, _ in found if passes == long)
-            if whole < _LEAST_LENGTH * target and long > 2 and attempt < _ATTEMPTS:
-                self.pass_seconds = whole / long  # a pass was taken for longer than it is
-            elif seen or self.trusted or self._round(long, meddles=True, compares=True)[2]:
-                return found
+    def _measured(self) -> tuple[list[float], list[tuple[int, float, float]]]:
+        """Seconds of single passes, and (passes, seconds, claimed seconds) of the timed rounds.
+
+        A pass that was taken for longer than it is makes rounds short, and a slow kernel's block has fewer checks: all
+        of it is done again with what the rounds say of a pass.
+        """
+        for _ in range(_ATTEMPTS + 1):
+            self._part()
+            singles = [self._round(1)[0] for _ in range(SINGLES if self._several() else 1)]
+            rounds = self._rounds()
+            long = max(passes for passes, _, _ in rounds)
+            whole = statistics.median(seconds for passes, seconds, _ in rounds if passes == long)
+            if whole >= _LEAST_LENGTH * long * self.pass_seconds:
+                return singles, rounds
+            self.pass_seconds = whole / long
         raise TooSlowToLook
 
-    def _some_rounds(self, kinds: int, target: float) -> tuple[list[tuple[int, float, float]], bool]:
-        """Rounds as planned, and whether every long one was looked into; values are compared after each of them."""
+    def _rounds(self) -> list[tuple[int, float, float]]:
+        """Rounds as planned, in random order. Values are compared after every long one, and one that was not looked
+        into while it ran does not count: it is run again."""
+        kinds = self.planned.rounds if self._several() else 1
+        target = LONG_SECONDS * (1.0 if self.planned.rounds > 1 else QUICK)
         short = max(1, round(target * SHORT_SECONDS / LONG_SECONDS / self.pass_seconds))
         long = max(short + 1, round(target / self.pass_seconds))
-        order = [short, long] * kinds
-        self.draw.shuffle(order)
+        due = [short, long] * kinds
+        self.draw.shuffle(due)
         found: list[tuple[int, float, float]] = []
-        seen = True
-        for passes in order:
-            is_long = passes == long
-            seconds, claimed, looked = self._round(passes, meddles=is_long, compares=is_long)
-            found.append((passes, seconds, claimed))
-            seen = seen and (looked or not is_long)
-        return found, seen
+        unseen = 0
+        while due:
+            passes = due.pop()
+            seconds, claimed, looked = self._round(passes, meddles=passes == long, compares=passes == long)
+            if looked or passes == short or self.trusted:
+                found.append((passes, seconds, claimed))
+                continue
+            unseen += 1
+            if unseen > _ATTEMPTS:
+                raise TooSlowToLook
+            due.insert(self.draw.randrange(len(due) + 1), passes)
+        return found
 
     def _round(self, passes: int, *, meddles: bool = False, compares: bool = False) -> tuple[float, float, bool]:
         """Seconds, what the child claims, and whether it was looked at while it ran, of passes that begin with new

@@ -57,15 +57,16 @@ def decide(verdict: Verdict, source: str, standing: Standing, min_gain: float) -
         return Ruling(Decision.kept, f"{KEPT_FIRST}, {_gain(timing)} PyTorch" if timing else KEPT_FIRST)
     if timing is None:
         return Ruling(Decision.reverted, "right, but it was not timed")
-    if timing.ci_low > 1.0 and timing.speedup - 1.0 >= min_gain:
-        if timing.confirmed:
-            return Ruling(Decision.kept, f"{KEPT_FASTER}: {_gain(timing)} the incumbent, confirmed")
-        return Ruling(Decision.reverted, f"{_gain(timing)} the incumbent, not confirmed")
+    faster = timing.ci_low > 1.0 and timing.speedup - 1.0 >= min_gain
+    if faster and timing.confirmed:
+        return Ruling(Decision.kept, f"{KEPT_FASTER}: {_gain(timing)} the incumbent, confirmed")
     against_best = standing.versus_best if standing.has_better else timing
     shorter = could_be_simpler(source, standing.incumbent, timing)
     if shorter and against_best is not None and _not_slower(against_best):
         saved = 1.0 - size(source) / size(standing.incumbent)
         return Ruling(Decision.kept, f"{KEPT_SIMPLER}: {100 * saved:.0f} % shorter, {_gain(timing)} the incumbent")
+    if faster:
+        return Ruling(Decision.reverted, f"{_gain(timing)} the incumbent, not confirmed")
     if timing.ci_low > 1.0:
         return Ruling(Decision.reverted, f"{_gain(timing)} the incumbent, less than {100 * min_gain:.2g} %")
     return Ruling(Decision.reverted, f"not faster: {_gain(timing)} the incumbent")

@@ -82,7 +82,7 @@ def same_against_same(bench: Bench, state: TaskState, number: int) -> None:
     record = SameAgainstSame(task=state.task.id, timing=timing, min_gain_before=before, min_gain_after=before)
     after = from_trials([*trials(bench.folder), record], bench.folder.config.min_gain, bench.most_pairs)
     usual = thresholds(after.spread or None, min_gain=bench.folder.config.min_gain, most_pairs=bench.most_pairs)
-    claimed = after.min_gain > max(before, usual.min_gain)
+    claimed = claim(timing) >= usual.min_gain
     record = record.model_copy(update={"min_gain_after": after.min_gain, "claimed": claimed})
     write_atomic(bench.folder.path / "verdicts" / f"aa-{number}.json", record.dump())
     bench.limits = after
