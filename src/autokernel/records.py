@@ -449,7 +449,7 @@ class RegionRow(Record):
     task: str | None  # the task's id once it has a folder
     fingerprint: str
     shape_key: str
-    title: str
+    title: Words
     kind: str
     occurrences: int
     time_us: float
@@ -459,14 +459,32 @@ class RegionRow(Record):
     flops: int  # one occurrence
     min_bytes: int  # one occurrence
     generator: str | None  # the generator's kind; None: nobody but an LLM, an agent or you can write it
-    reason: str = ""  # why no generator
-    lines: tuple[str, ...] = ()
+    reason: Words = ""  # why no generator
+    lines: tuple[Words, ...] = ()
+    dtype: str = ""  # whose matrix rate bounds it: of its largest floating tensor; "" in profiles that lack it
 
 
 class LineRow(Record):
-    line: str  # "path.py:42  x = x + y"
+    line: Words  # "path.py:42  x = x + y"
     time_us: float
     share: float
+
+
+MaskKind = Literal["none", "causal", "given"]
+
+
+class MaskRow(Record):
+    """Attentions that are handed a mask in the captured graphs, alike in all that is known of it."""
+
+    count: int  # in one call of the model
+    folds_to: MaskKind  # what the mask amounts to, element by element; "given": neither nothing nor causal, or unknown
+    reason: Words
+    eager: MaskKind | None  # what the same calls are handed when nothing traces; None: not told apart
+    traced_as: Literal["flash", "cudnn", "efficient", "unfused"] | None = None  # in a compiler's trace; None: not asked
+    dtype: str = ""
+    time_us: float = 0.0
+    share: float = 0.0
+    lines: tuple[Words, ...] = ()
 
 
 class Ceilings(Document):
@@ -521,12 +539,15 @@ class Profile(Document):
     attributed: float  # fraction of the time in a region or a named op
     regions: tuple[RegionRow, ...]  # most recoverable time first
     lines: tuple[LineRow, ...]
-    skipped: tuple[str, ...] = ()  # parts that could not be captured, each with its reason
+    skipped: tuple[Words, ...] = ()  # parts that could not be captured, each with its reason
     ceilings: Ceilings
     device_name: str | None = None
     busy_us: float | None = None  # a GPU's: some kernel of the undisturbed model runs; `attributed` is of this
     gaps_us: float | None = None  # the rest of the call: the GPU waits for the CPU; a row of kind "gap"
     notes: tuple[str, ...] = ()  # how it was measured, where that is not the usual way
+    outside_us: float = 0.0  # in a call, but in none of the captured graphs
+    masks: tuple[MaskRow, ...] = ()
+    flags: tuple[str, ...] = ()  # what was asked for besides target and device: ("--batch", "8")
 
 
 # --- proof ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from autokernel.graph.capture import make_backend
 from autokernel.rewrite import AttentionSite, TensorLayout, pinned
 from autokernel.rewrite.attention import pin_attention
+from autokernel.rewrite.masks import SDPA
 from autokernel.rewrite.measure import choose_by_measurement, measure
+from autokernel.rewrite.seen import traced_as
 
 pytestmark = pytest.mark.gpu
 
@@ -41,6 +43,18 @@ def masks(length):
         "window": window[None, None].expand(2, 1, -1, -1),
         "bias": torch.where(window, 0.5, float("-inf")).to(torch.bfloat16),
     }
+
+
+def test_a_trace_with_a_mask_is_told_from_one_without(traced):
+    q, k, v = tensors(4, 4, 256, 64, True, torch.bfloat16)
+    mask = torch.ones(2, 1, 256, 256, dtype=torch.bool, device="cuda")
+    found = []
+    for inputs in ((q, k, v), (q, k, v, mask)):
+        module = traced(lambda *given: F.scaled_dot_product_attention(*given), *inputs)
+        (node,) = module.graph.find_nodes(op="call_function", target=SDPA)
+        found.append(traced_as(node))
+    assert found[0] in ("flash", "cudnn", "efficient")
+    assert found[1] in ("cudnn", "efficient", "unfused"), "flash attention takes no mask"
 
 
 def expected(q, k, v, mask, causal):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autokernel.records import LineRow, Profile, RegionRow
+from autokernel.records import LineRow, MaskRow, Profile, RegionRow
 
 
 def merge(profiles: Sequence[Profile], weights: Sequence[float]) -> Profile:
@@ -32,6 +32,8 @@ def merge(profiles: Sequence[Profile], weights: Sequence[float]) -> Profile:
             "regions": tuple(regions),
             "lines": tuple(sorted(_lines(profiles, parts, total), key=lambda row: -row.time_us)),
             "skipped": tuple(dict.fromkeys(text for profile in profiles for text in profile.skipped)),
+            "outside_us": _mean(parts, [profile.outside_us for profile in profiles]),
+            "masks": _masks(profiles, parts, total),
         }
     )
 
@@ -71,3 +73,16 @@ def _lines(profiles: Sequence[Profile], parts: Sequence[float], total: float) ->
         for row in profile.lines:
             times[row.line] = times.get(row.line, 0.0) + part * row.time_us
     return [LineRow(line=line, time_us=time, share=time / total) for line, time in times.items()]
+
+
+def _masks(profiles: Sequence[Profile], parts: Sequence[float], total: float) -> tuple[MaskRow, ...]:
+    """Rows that differ only in time and number are one: the mean time, the number of the case that has most."""
+    found: dict[MaskRow, MaskRow] = {}
+    for part, profile in zip(parts, profiles, strict=True):
+        for row in profile.masks:
+            key = row.model_copy(update={"count": 0, "time_us": 0.0, "share": 0.0})
+            old = found.get(key, key)
+            time = old.time_us + part * row.time_us
+            update = {"count": max(old.count, row.count), "time_us": time, "share": time / total}
+            found[key] = key.model_copy(update=update)
+    return tuple(sorted(found.values(), key=lambda row: -row.time_us))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from autokernel.api.masks import mask_rows
 from autokernel.api.merge import merge
 from autokernel.errors import CaptureFailed, NotComputable
 from autokernel.generate import Coverage
@@ -107,10 +108,11 @@ def _profile(workload: Workload, captures: tuple[Capture, ...], ceilings: Ceilin
     from autokernel.profile.measure import profile
 
     seconds = max(2.0, PROFILE_SECONDS / len(captures))
-    profiles = [
-        profile(dataclasses.replace(workload, cases=(case,)), capture, ceilings, _coverage(language), seconds=seconds)
-        for case, capture in zip(workload.cases, captures, strict=False)
-    ]
+    profiles = []
+    for case, capture in zip(workload.cases, captures, strict=False):
+        one = dataclasses.replace(workload, cases=(case,))
+        found = profile(one, capture, ceilings, _coverage(language), seconds=seconds)
+        profiles.append(found.model_copy(update={"masks": mask_rows(one, capture, found)}))
     return merge(profiles, [case.weight for case in workload.cases[: len(profiles)]])
 
 

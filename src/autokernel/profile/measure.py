@@ -66,6 +66,7 @@ def profile(
         regions=rows,
         lines=line_rows(graphs, runs, shares, total),
         skipped=skipped(capture, outside, total),
+        outside_us=outside,
         ceilings=ceilings,
     )
 

@@ -79,6 +79,7 @@ def profile_cuda(
         regions=(*rows, _gap_row(gaps, total)),
         lines=line_rows(graphs, runs, shares, total),
         skipped=skipped(capture, outside, total),
+        outside_us=outside,
         ceilings=ceilings,
         device_name=torch.cuda.get_device_name(device),
         busy_us=busy,

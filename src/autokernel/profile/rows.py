@@ -64,7 +64,8 @@ def _row(group: _Group, total_us: float, ceilings: Ceilings, coverage: Coverage)
             time_us=group.time_us, share=share, floor_us=0.0, recoverable_us=0.0, flops=0, min_bytes=0, generator=None,
             reason="a view or write-back between regions: there is no arithmetic to speed up", lines=group.first.lines,
         )  # fmt: skip
-    floor = count * ceilings.floor_us(region.flops, region.min_bytes, _dtype(region))
+    dtype = _dtype(region)
+    floor = count * ceilings.floor_us(region.flops, region.min_bytes, dtype)
     covered = coverage(region)
     return RegionRow(
         task=None,
@@ -82,6 +83,7 @@ def _row(group: _Group, total_us: float, ceilings: Ceilings, coverage: Coverage)
         generator=covered.kind,
         reason=covered.reason if covered.kind is None else "",
         lines=region.lines,
+        dtype=dtype,
     )
 
 

@@ -3,6 +3,7 @@
     masks.py      fold_masks(module) -> findings: attention masks that are all-true or causal become None / is_causal
     attention.py  pin_attention(module, choose=None) -> Pinned: masks folded, each attention's backend fixed
     measure.py    choose_by_measurement(site) -> the fastest right backend of a site, or None
+    seen.py       eager_masks(call), traced_as(node): what attention is handed, and the kernel that a trace leads to
     pinned.py     the operators `autokernel_attention::flash | cudnn | efficient`
     constant.py, relayout.py, repeated.py: what those need
 
