@@ -6,8 +6,10 @@ what there is so far.
     view.py       RunView, and the arithmetic over its trials: each task's gain, the estimate for the model
     units.py      numbers as a person reads them
     where.py      profile_table(profile): where the time goes
+    advice.py     advise(profile): what to do about it; todo.py: the same on the terminal
+    page.py       profile_page(profile): all of it as one HTML page (profile.html.j2); roofline.py: its drawing
     overview.py   summary(view): what was tried, what was kept, end to end, the result
-    facts.py      run_facts(view): the same as data
+    facts.py      run_facts(view), profile_facts(profile): the same as data
     judging.py    judged(verdict): one verdict
     progress.py   progress_png(view, path)
     usefile.py    use_text(path, config): the text of use.py
@@ -26,7 +28,18 @@ if TYPE_CHECKING:
 
     from autokernel.records import Profile, RunConfig, Trial, Verdict
 
-__all__ = ["RunView", "judged", "profile_table", "progress_png", "run_facts", "summary", "use_text"]
+__all__ = [
+    "RunView",
+    "advice_text",
+    "judged",
+    "profile_facts",
+    "profile_page",
+    "profile_table",
+    "progress_png",
+    "run_facts",
+    "summary",
+    "use_text",
+]
 
 
 def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
@@ -34,6 +47,27 @@ def profile_table(profile: Profile, *, lines: bool = True) -> RenderableType:
     from autokernel.report.where import profile_table as build
 
     return build(profile, lines=lines)
+
+
+def advice_text(profile: Profile) -> RenderableType:
+    """What to do about a profile, as something `rich` prints."""
+    from autokernel.report.todo import advice_text as build
+
+    return build(profile)
+
+
+def profile_page(profile: Profile) -> str:
+    """The profile as one HTML page that needs nothing beside it."""
+    from autokernel.report.page import profile_page as build
+
+    return build(profile)
+
+
+def profile_facts(profile: Profile) -> dict[str, Any]:
+    """The profile as data for `--json`: what profile.json holds, and `advice`."""
+    from autokernel.report.facts import profile_facts as build
+
+    return build(profile)
 
 
 def summary(view: RunView) -> RenderableType:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from autokernel.records import SCHEMA
+from autokernel.records import SCHEMA, Profile
+from autokernel.report.advice import advise
 from autokernel.report.usefile import use_lines
 from autokernel.report.view import RunView, model_gain, standings
 
@@ -25,4 +26,12 @@ def run_facts(view: RunView) -> dict[str, Any]:
         "result": view.proof.result if view.proof else None,
         "proof": view.proof.model_dump(mode="json", by_alias=True) if view.proof else None,
         "use": list(use_lines(view.path)) if view.path else None,
+    }
+
+
+def profile_facts(profile: Profile) -> dict[str, Any]:
+    """JSON-ready: the profile's own fields, and what to do about it."""
+    return {
+        **profile.model_dump(mode="json", by_alias=True),
+        "advice": [asdict(advice) for advice in advise(profile)],
     }

@@ -69,6 +69,31 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def flops(rate: float) -> str:
+    """Floating-point operations a second: 12.3 Gflop/s."""
+    return f"{_scaled(rate)}flop/s"
+
+
+def bandwidth(rate: float) -> str:
+    """Bytes a second: 18.2 GB/s."""
+    return f"{_scaled(rate)}B/s"
+
+
+def size(number: int) -> str:
+    """Bytes, in powers of two: 64 KiB."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return f"{number} B"
+
+
+def _scaled(rate: float) -> str:
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if rate >= scale:
+            return f"{rate / scale:.3g} {unit}" if rate < 999.5 * scale else f"{rate / scale:.0f} {unit}"
+    return f"{rate:.3g} "
+
+
 def _three(value: float) -> str:
     if value >= 99.95:
         return f"{value:.0f}"

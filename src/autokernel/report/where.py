@@ -48,7 +48,7 @@ def short(text: str) -> Text:
 def _heading(profile: Profile) -> Text:
     text = Text.from_markup(
         f"[bold]Where the time goes[/bold]: {units.duration_us(profile.uninstrumented_us)} a call, "
-        f"{escape(_device(profile))}\n"
+        f"{escape(device(profile))}\n"
     )
     off = profile.total_us / profile.uninstrumented_us - 1 if profile.uninstrumented_us else 0.0
     whole = "it"
@@ -57,26 +57,29 @@ def _heading(profile: Profile) -> Text:
         whole = "the kernels' time"
     text.append(f"{units.percent(profile.attributed)} of {whole} is attributed to a region or a named operator; ")
     text.append(f"the measured parts add up to {100 * off:+.1f} % of an undisturbed call.")
-    if profile.attributed < ATTRIBUTED:
-        text.append(
-            f"\nLess than {units.percent(ATTRIBUTED)} is attributed: read the shares with care.", style="yellow"
-        )
-    if abs(off) > AGREEMENT:
-        text.append(
-            f"\nThe parts and the whole differ by more than {units.percent(AGREEMENT)}: was the machine busy?",
-            style="yellow",
-        )
+    for doubt in doubts(profile):
+        text.append(f"\n{doubt}", style="yellow")
     return text.append("\n")
 
 
-def _device(profile: Profile) -> str:
+def doubts(profile: Profile) -> tuple[str, ...]:
+    """Why the figures are to be read with care; empty where they agree."""
+    found = []
+    if profile.attributed < ATTRIBUTED:
+        found.append(f"Less than {units.percent(ATTRIBUTED)} is attributed: read the shares with care.")
+    if profile.uninstrumented_us and abs(profile.total_us / profile.uninstrumented_us - 1) > AGREEMENT:
+        found.append(f"The parts and the whole differ by more than {units.percent(AGREEMENT)}: was the machine busy?")
+    return tuple(found)
+
+
+def device(profile: Profile) -> str:
     """ "cpu, 2 threads"; "cuda:0, NVIDIA H200" """
     if profile.busy_us is None:
         return f"{profile.device}, {units.count(profile.threads, 'thread')}"
     return f"{profile.device}, {profile.device_name}" if profile.device_name else profile.device
 
 
-def _of_kernels(profile: Profile) -> tuple[RegionRow, ...]:
+def of_kernels(profile: Profile) -> tuple[RegionRow, ...]:
     """The rows that a kernel could shorten: all but the gaps between kernels."""
     return tuple(row for row in profile.regions if row.kind != GAP)
 
@@ -91,8 +94,8 @@ def _gaps(profile: Profile) -> Iterable[RenderableType]:
 def _regions(profile: Profile) -> RenderableType:
     made = table("region", "×", "time", "share", "floor", "/ floor", "to gain", "written by")
     made.columns[-1].justify = "left"
-    rows = _of_kernels(profile)
-    for row, name in zip(rows[:ROWS], _names(rows), strict=False):
+    rows = of_kernels(profile)
+    for row, name in zip(rows[:ROWS], names(rows), strict=False):
         made.add_row(
             short(name),
             str(row.occurrences),
@@ -110,7 +113,7 @@ def _regions(profile: Profile) -> RenderableType:
     return Group(made, Text(f"… and {units.count(len(rest), 'region')} more, {share} of the time", style="dim"))
 
 
-def _names(rows: tuple[RegionRow, ...]) -> list[str]:
+def names(rows: tuple[RegionRow, ...]) -> list[str]:
     """Titles with the task's number, where there is one, and the place in the source, where a title occurs twice."""
     often = Counter(row.title for row in rows)
     names = []
@@ -123,7 +126,7 @@ def _names(rows: tuple[RegionRow, ...]) -> list[str]:
 
 def _uncovered(profile: Profile) -> Iterable[RenderableType]:
     """What the built-in generator can't write, by reason, with its share: never dropped silently."""
-    missing = [row for row in _of_kernels(profile) if row.generator is None]
+    missing = [row for row in of_kernels(profile) if row.generator is None]
     if not missing:
         return
     total = units.percent(sum(row.share for row in missing))
@@ -131,10 +134,17 @@ def _uncovered(profile: Profile) -> Iterable[RenderableType]:
         f"\n[bold]No built-in generator[/bold] for {total} of the time; "
         "you, an LLM or an agent can write these (`autokernel submit`):"
     )
-    by_reason = sorted(missing, key=lambda row: row.reason)
-    groups = [(reason, list(rows)) for reason, rows in groupby(by_reason, key=lambda row: row.reason)]
-    for reason, rows in sorted(groups, key=lambda item: -sum(row.share for row in item[1])):
-        yield Text(f"  {_by_title(rows)}", style="dim").append(f" – {reason}" if reason else "")
+    for what, reason in by_reason(profile):
+        yield Text(f"  {what}", style="dim").append(f" – {reason}" if reason else "")
+
+
+def by_reason(profile: Profile) -> tuple[tuple[str, str], ...]:
+    """What no built-in generator covers, with its shares, and why; the largest first."""
+    missing = [row for row in of_kernels(profile) if row.generator is None]
+    missing.sort(key=lambda row: row.reason)
+    groups = [(reason, list(rows)) for reason, rows in groupby(missing, key=lambda row: row.reason)]
+    groups.sort(key=lambda item: -sum(row.share for row in item[1]))
+    return tuple((_by_title(rows), reason) for reason, rows in groups)
 
 
 def _by_title(rows: list[RegionRow]) -> str:
