@@ -203,6 +203,11 @@ class BrokenFile(AutokernelError):
     remedy = "Restore the file from the run's git history or from a backup."
 
 
+class NotWritable(AutokernelError):
+    template = "{path} can't be written: {detail}"
+    remedy = "Name a file in a folder that exists and that you may write to."
+
+
 class NoSuchExperiment(AutokernelError):
     template = "Run {path} has no experiment {number}; it has {known}."
     remedy = "`autokernel report {path}` lists the experiments."

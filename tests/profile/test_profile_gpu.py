@@ -1,6 +1,7 @@
 """Ceilings and profiles on a real GPU: complete, additive, and in relations that hold on any device."""
 
 import itertools
+import json
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from autokernel.generate import Coverage
 from autokernel.graph.capture import capture
 from autokernel.profile import measure_cuda
 from autokernel.profile.ceilings import cuda_cache_path, cuda_device, measure_ceilings
+from autokernel.profile.chrome import write_trace
 from autokernel.profile.measure import profile
 from autokernel.records import Profile
 from autokernel.workload import Case, Workload
@@ -167,3 +169,11 @@ def test_the_profile_is_a_file(found, tmp_path):
     path = tmp_path / "profile.json"
     path.write_text(found.dump())
     assert Profile.load(path) == found
+
+
+def test_a_trace_holds_kernels_and_the_regions_that_launch_them(model, workload, tmp_path):
+    case = workload.cases[0]
+    write_trace(tmp_path / "trace.json", workload, capture(model, case.args, case.kwargs))
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert [event for event in events if event.get("cat") == "kernel"]
+    assert {"model, call 1", "linear"} <= {event["name"] for event in events if event.get("cat") == "user_annotation"}

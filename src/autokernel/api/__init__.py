@@ -52,6 +52,15 @@ class Options:
             self, isolation=isolation, threads=self.threads or own.threads, device=chosen_device(self.device)
         )
 
+    def flags(self) -> tuple[str, ...]:
+        """What was asked of the model, as a command line has it: ("--batch", "8"). Without the device."""
+        asked = {"dtype": self.dtype, "batch": self.batch, "seq": self.seq, "image": self.image}
+        if self.workload != "prefill":
+            asked["workload"] = self.workload
+        found = [text for name, value in asked.items() if value is not None for text in (f"--{name}", str(value))]
+        found += ["--random-weights"] * self.random_weights + ["--trust-remote-code"] * self.trust_remote_code
+        return (*found, "--threads", str(self.threads)) if self.threads else tuple(found)
+
 
 def chosen_device(name: str) -> str:
     """ "auto" → "cuda:0" where there is a GPU, else "cpu"; "cuda" → "cuda:0"; others as they are."""
@@ -92,13 +101,20 @@ def optimize_target(target: str, options: Options, say: Callable[[str], None]) -
     return optimize_workload(load_workload(target, options), options, say)
 
 
-def profile_target(target: str, options: Options, say: Callable[[str], None]) -> Profile:
-    """`autokernel profile TARGET`."""
+def profile_target(target: str, options: Options, say: Callable[[str], None], *, trace: Path | None = None) -> Profile:
+    """`autokernel profile TARGET`; `trace` names a file for a Chrome trace of a few calls. Raises OSError."""
     from autokernel.api.job import load_workload
     from autokernel.api.prepare import prepare
 
+    flags = options.flags()
     options = options.settled()
-    return prepare(load_workload(target, options), options.threads, say, options.device).profile
+    prepared = prepare(load_workload(target, options), options.threads, say, options.device)
+    if trace is not None:
+        from autokernel.profile.chrome import write_trace
+
+        write_trace(trace, prepared.workload, prepared.captures[0])
+        say(f"{trace} written: open it in https://ui.perfetto.dev or chrome://tracing")
+    return prepared.profile.model_copy(update={"flags": flags})
 
 
 def extract_target(target: str, options: Options, say: Callable[[str], None]) -> tuple[Path, ...]:

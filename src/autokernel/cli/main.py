@@ -104,11 +104,13 @@ def profile(
     random_weights: o.RandomWeights = False,
     trust_remote_code: o.RemoteCode = False,
     threads: o.Threads = None,
+    html: o.Html = None,
+    trace: o.Trace = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """Show where the time goes: by region and by source line."""
+    """Show where the time goes, how far from the roof that is, and what to do: by region and by source line."""
     with Screen(as_json=as_json, quiet=quiet, verbose=verbose) as screen:
         from autokernel import api, report
 
@@ -123,9 +125,13 @@ def profile(
             trust_remote_code=trust_remote_code,
             threads=threads,
         )
-        found = api.profile_target(target, wanted, screen.say)
-        screen.show(report.profile_table(found))
-        screen.write_json(found.dump())
+        for file in (html, trace):
+            screen.check_writable(file)  # a minute of measuring is not to end in "permission denied"
+        found = api.profile_target(target, wanted, screen.say, trace=trace)
+        screen.show(report.profile_table(found), report.advice_text(found))
+        screen.write_json(report.profile_facts(found))
+        if html is not None:
+            screen.write_file(html, report.profile_page(found))
 
 
 @app.command()

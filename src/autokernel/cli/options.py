@@ -96,6 +96,16 @@ SelfTest = Annotated[
     bool, typer.Option("--self-test", help="Try the judge on known cheats and honest kernels; some minutes.")
 ]
 RequireGain = Annotated[bool, typer.Option("--require-gain", help="Exit with status 1 unless the result is a gain.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", help="Write the profile as one HTML page, with nothing beside it.", metavar="FILE", show_default=False
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option("--trace", help="Write a Chrome trace of a few calls (JSON).", metavar="FILE", show_default=False),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="The answer as JSON on standard output, progress on standard error.")
 ]

@@ -10,13 +10,14 @@ import json
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console, RenderableType
 
-from autokernel.errors import AutokernelError
+from autokernel.errors import AutokernelError, NotWritable
 from autokernel.loop.signals import Stopped
 
 if TYPE_CHECKING:
@@ -67,6 +68,26 @@ class Screen:
         """The answer as JSON; nothing unless --json was given."""
         if self._as_json:
             self.write(data if isinstance(data, str) else json.dumps(data, indent=2))
+
+    def check_writable(self, path: Path | None) -> None:
+        """Raises NotWritable for a file that could not be written later; nothing is left behind."""
+        if path is None:
+            return
+        existed = path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise NotWritable(path=path, detail=error.strerror) from error
+        if not existed:
+            path.unlink()
+
+    def write_file(self, path: Path, text: str) -> None:
+        """A file the user asked for, and a line that says so. Raises NotWritable."""
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise NotWritable(path=path, detail=error.strerror) from error
+        self.say(f"{path} written")
 
     def __enter__(self) -> Screen:
         """With --json standard output is the answer's alone: what the user's own code prints goes to standard error."""

@@ -8,6 +8,7 @@ measure_cuda.py   profile on a GPU: kernels by the region that launched them, an
 marked.py         a captured graph with a mark around each region; recorders.py: what ran between marks
 trace.py          kernels attributed to marks: pure arithmetic over events
 rows.py           the records: regions by recoverable time, source lines
+chrome.py         write_trace: a few calls as a Chrome trace, regions by name
 runs.py           averages that add up
 state.py          running a user's model without leaving a trace
 """
