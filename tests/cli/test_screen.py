@@ -11,7 +11,7 @@ import typer
 from autokernel.cli.main import _finish, status
 from autokernel.cli.options import seconds
 from autokernel.cli.screen import Screen
-from autokernel.errors import JudgeUnsound, TargetNotFound
+from autokernel.errors import JudgeUnsound, NotWritable, TargetNotFound
 from autokernel.loop.signals import Stopped
 from autokernel.report import RunView
 
@@ -142,3 +142,17 @@ def test_text_for_other_programs_ends_with_one_newline(capsys):
     Screen().write("b\n")
     sys.stdout.flush()
     assert capsys.readouterr().out == "a\nb\n"
+
+
+def test_looking_if_a_file_can_be_written_leaves_it_as_it_was(tmp_path):
+    old, new = tmp_path / "old.html", tmp_path / "new.html"
+    old.write_text("kept")
+    for path in (old, new, None):
+        Screen().check_writable(path)
+    assert old.read_text() == "kept" and not new.exists()
+
+
+def test_a_folder_in_the_place_of_a_file_is_the_users_to_fix(tmp_path):
+    for attempt in (lambda: Screen().check_writable(tmp_path), lambda: Screen().write_file(tmp_path, "text")):
+        with pytest.raises(NotWritable, match="Is a directory"):
+            attempt()

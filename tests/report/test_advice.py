@@ -207,6 +207,14 @@ def test_the_largest_gain_comes_first_and_what_has_none_last():
     assert kinds(found) == ["outside", "optimize", "uncovered", "attention-mask"]
 
 
+def test_attention_that_compiling_makes_slower_comes_before_all_gains_and_before_compiling():
+    slower, harmless = mask_row(traced_as="unfused"), mask_row(traced_as="efficient")
+    found = on_gpu(300.0).model_copy(update={"masks": (harmless, slower)})
+    assert kinds(found) == ["attention-mask", "cuda-graphs", "attention-mask"]
+    assert "unfused" in advice.advise(found)[0].detail and "before you compile" in advice.gaps(found).detail
+    assert "before you compile" not in advice.gaps(on_gpu(300.0)).detail
+
+
 def test_figures_that_contradict_each_other_are_said_before_all_else():
     rows = (region("softmax", 0.4, away=4.0, generator="row"),)
     assert kinds(profile(*rows, uninstrumented_us=800.0)) == ["measure-again", "optimize"]

@@ -196,3 +196,20 @@ def test_a_region_at_the_roof_is_drawn_on_it(profile):
 def test_no_roof_without_flops(profile):
     rows = tuple(row.model_copy(update={"flops": 0}) for row in profile.regions)
     assert roofline(profile.model_copy(update={"regions": rows})) is None
+
+
+def test_a_gpu_s_waiting_is_on_the_page(profile):
+    gap = profile.regions[0].model_copy(
+        update={"title": "launch gaps", "kind": "gap", "generator": None, "reason": "no kernel can", "share": 0.3}
+    )
+    gpu = {
+        "device": "cuda:0",
+        "device_name": "NVIDIA Test",
+        "regions": (*profile.regions, gap),
+        "busy_us": 14_000.0,
+        "gaps_us": 6_120.0,
+    }
+    words = Page(profile_page(profile.model_copy(update=gpu))).words
+    assert "cuda:0, NVIDIA Test" in words and "GPU waits30.0 %between its kernels" in words.replace("\n", "")
+    assert "The GPU waits for the CPU for 30.0 % of a call (6.12 ms)" in words
+    assert "launch gaps: 1.68 ms, 30.0 % of the time – no kernel can" in words

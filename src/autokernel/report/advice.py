@@ -39,13 +39,17 @@ class Advice:
 def advise(profile: Profile) -> tuple[Advice, ...]:
     """What the figures say, largest possible gain first; what has no figure comes last. Empty: nothing stands out.
 
-    Where the figures contradict each other, that comes before all else.
+    Before all else comes what makes the rest doubtful: figures that contradict each other, attention that compiling
+    would make slower.
     """
+    first = [advice for advice in (disturbed(profile), *map(mask, _unfused(profile))) if advice is not None]
     found = [advice for rule in RULES if (advice := rule(profile)) is not None]
-    found += [advice for row in profile.masks if (advice := mask(row)) is not None]
-    ranked = sorted(found, key=lambda advice: -(advice.saves or 0.0))
-    doubt = disturbed(profile)
-    return (doubt, *ranked) if doubt is not None else tuple(ranked)
+    found += [advice for row in profile.masks if row.traced_as != "unfused" and (advice := mask(row)) is not None]
+    return (*first, *sorted(found, key=lambda advice: -(advice.saves or 0.0)))
+
+
+def _unfused(profile: Profile) -> list[MaskRow]:
+    return [row for row in profile.masks if row.traced_as == "unfused"]
 
 
 def disturbed(profile: Profile) -> Advice | None:
@@ -94,7 +98,8 @@ def gaps(profile: Profile) -> Advice | None:
         title=f"The GPU waits for the CPU for {units.percent(saves)} of a call ({units.duration_us(profile.gaps_us)})",
         detail="No kernel can mend that; a CUDA graph launches all kernels at once: "
         '`torch.compile(model, mode="reduce-overhead")`. `autokernel optimize` measures every baseline with and '
-        "without one. Larger batches help too.",
+        "without one. Larger batches help too."
+        + (" But see the masks of attention before you compile." if any(map(mask, _unfused(profile))) else ""),
         saves=saves,
     )
 
