@@ -2,12 +2,16 @@
 
 import json
 import re
+import shlex
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from autokernel.api import Options
 from autokernel.cli.main import app
+from autokernel.records import Ceilings, Profile, RegionRow
+from autokernel.report.advice import advise
 
 MODEL = """
 import torch
@@ -70,6 +74,32 @@ def test_a_model_that_can_t_be_loaded_leaves_no_page_behind(tmp_path):
     done = autokernel("profile", tmp_path / "no_such_model.py", "--device", "cpu", "--html", tmp_path / "page.html")
     assert done.exit_code == 2 and "There is no file" in done.output
     assert not list(tmp_path.iterdir())
+
+
+def test_every_command_that_is_advised_is_one_that_the_command_line_takes():
+    wanted = Options(
+        dtype="bfloat16", batch=8, seq=128, image=64, workload="decode", random_weights=True, trust_remote_code=True,
+        threads=2,
+    )  # fmt: skip
+    rows = [
+        RegionRow(
+            task=None, fingerprint=name, shape_key="", title=name, kind="row", occurrences=1, time_us=500.0, share=0.5,
+            floor_us=50.0, recoverable_us=450.0, flops=0, min_bytes=0, generator=name or None,
+        )
+        for name in ("row", "")
+    ]  # fmt: skip
+    rows[1] = rows[1].model_copy(update={"fingerprint": "scan"})
+    profile = Profile(
+        target="my model.py:-x", device="cuda:0", threads=2, total_us=1000.0, uninstrumented_us=500.0, attributed=1.0,
+        regions=tuple(rows), lines=(), flags=wanted.flags(),
+        ceilings=Ceilings(device="d", threads=2, bandwidth=((1, 1.0),), matrix={}, measured_at="now"),
+    )  # fmt: skip
+    commands = [shlex.split(each.command) for each in advise(profile) if each.command]
+    assert [command[1] for command in commands] == ["profile", "optimize", "extract"]
+    known = typer.main.get_command(app).commands
+    for _, name, *arguments in commands:
+        context = known[name].make_context(name, list(arguments))
+        assert context.params["target"] == "my model.py:-x" and context.params["batch"] == 8
 
 
 def test_flags_are_those_that_were_typed():

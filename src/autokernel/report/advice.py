@@ -265,7 +265,11 @@ def _command(name: str, profile: Profile) -> str | None:
     """With the device and the other flags; None for Python objects, which no command line can name."""
     if profile.target == "python":
         return None
-    return shlex.join(["autokernel", name, profile.target, "--device", profile.device, *profile.flags])
+    flags = list(profile.flags)
+    if name == "extract" and "--threads" in flags:  # it has no such flag
+        at = flags.index("--threads")
+        del flags[at : at + 2]
+    return shlex.join(["autokernel", name, profile.target, "--device", profile.device, *flags])
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
