@@ -98,7 +98,7 @@ def _cross_entropy(total: Sum, shifted: bool = True) -> Kernel:
     def kernel(x: Tensor, target: Tensor) -> Tensor:
         wide = x.float()
         most = wide.amax(-1, keepdim=True) if shifted else torch.zeros_like(wide[:, :1])
-        loss = total((wide - most).exp()).log() + most - wide.gather(1, target[:, None])
+        loss = total((wide - most).exp()).log() - (wide - most).gather(1, target[:, None])
         return loss.squeeze(-1).to(x.dtype)
 
     return kernel

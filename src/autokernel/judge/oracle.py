@@ -2,8 +2,8 @@
 
 The reference is lowered with everything decomposed, then every floating cast, constant and `dtype=` in that graph is
 raised to float64: a float64 run of code that casts to bfloat16 inside would be no oracle. Four more float64 runs
-perturb every value by what rounding may do to it; the RMS change of an output is its `spread`. Noise is u·ξ, relative,
-ξ uniform in [-1, 1], u the unit roundoff of
+(sixteen of a small task with few sums) perturb every value by what rounding may do to it; the RMS change of an output is
+its `spread`. Noise is u·ξ, relative, ξ uniform in [-1, 1], u the unit roundoff of
 
 * each node that rounds: its own dtype in the task (nodes that select or move values are exact, and left alone), but
   float32 where a narrower value only becomes an output: the tolerance's ulp is what rounding an output once may do;
@@ -38,7 +38,8 @@ from autokernel.records import Task
 
 aten = torch.ops.aten
 
-PERTURBED_RUNS = 4
+PERTURBED_RUNS, MORE_RUNS = 4, 16  # more where few sums stand for all elements, if the task is small
+_FEW, _SMALL = 64, 1 << 18
 _POOL = 1 << 19  # distinct noise values; nodes take slices of it from random places
 
 # Values pass through these unrounded: index maps, selections, sign changes.
@@ -95,6 +96,7 @@ class Oracle:
             raise NotComputable(task=task.id, detail=f"its reference can't be lowered: {error}") from error
         self._refuse_what_cannot_be_raised()
         self.wide = _retyped(self.graph, torch.float64)
+        self.runs = _runs(self.graph)
         self.moves_only = all(
             node.target in _MOVES or (node.target is aten._to_copy.default and _to_integer(node))
             for node in self.graph.graph.nodes
@@ -135,14 +137,12 @@ class Oracle:
 
     def _spreads(self, inputs: list[Tensor], exact: tuple[Tensor, ...], seed: int) -> list[Tensor | None]:
         sums = [torch.zeros_like(value) if value.is_floating_point() else None for value in exact]
-        for run in range(PERTURBED_RUNS):
-            perturbed = _tuple(_Perturbed(self.wide.graph_module, self.graph, seed * PERTURBED_RUNS + run).run(*inputs))
+        for run in range(self.runs):
+            perturbed = _tuple(_Perturbed(self.wide.graph_module, self.graph, seed * MORE_RUNS + run).run(*inputs))
             for total, value, centre in zip(sums, perturbed, exact, strict=True):
                 if total is not None:
                     total += (value - centre).square_()
-        return [
-            None if total is None else total.div_(PERTURBED_RUNS).sqrt_().nan_to_num_(0.0, 0.0, 0.0) for total in sums
-        ]
+        return [None if total is None else total.div_(self.runs).sqrt_().nan_to_num_(0.0, 0.0, 0.0) for total in sums]
 
     def _agree(self, found: tuple[Expected, ...]) -> None:
         """Eager must be near the oracle, else the lowering means something else than the reference does."""
@@ -285,6 +285,22 @@ class _Perturbed(_Typed):
             start = int(torch.randint(_POOL, (), generator=self.generator))
             torch.mul(part, factors[start : start + part.numel()], out=moved[begin : begin + _POOL])
         return moved.reshape(value.shape)
+
+
+def _runs(module: fx.GraphModule) -> int:
+    """How many perturbed runs the spread is from.
+
+    Four draws of one sum's rounding are small together by chance, one time in a hundred. Where there are many sums, or
+    many elements of a magnitude, others make up for it (tolerance.py); a single row, or a single number, has none.
+    """
+    floats = [
+        node
+        for node in module.graph.nodes
+        if isinstance(node.meta.get("val"), Tensor) and node.meta["val"].is_floating_point()
+    ]
+    few = any(node.op == "call_function" and 0 < node.meta["val"].numel() < _FEW for node in floats)
+    large = any(node.meta["val"].numel() > _SMALL for node in floats)
+    return MORE_RUNS if few and not large else PERTURBED_RUNS
 
 
 def _last_rounded(graph: fx.Graph) -> set[str]:
