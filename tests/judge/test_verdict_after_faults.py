@@ -18,7 +18,7 @@ from autokernel.records import Outcome, Reason
 from autokernel.task.file import from_file
 from autokernel.testing.cheaters import ODD, reference
 
-REQUEST = Request(level="correctness", deadline_seconds=3.0)
+REQUEST = Request(level="correctness", deadline_seconds=2.0)
 HONEST = next(case.source for case in ODD if case.name == "plain")
 BODY = "    rms_norm(x, weight, out)\n"
 assert BODY in HONEST

@@ -79,7 +79,7 @@ def plain_compiler(monkeypatch):
 def test_a_real_gain_is_proved_with_its_kernels_seen_to_run(chain, winners_of, tmp_path, plain_compiler):
     winners = winners_of(chain.model, *chain.cases[0].args)
     said = []
-    proof = verify(chain, winners, modes=("default",), budget_seconds=8, say=said.append)
+    proof = verify(chain, winners, modes=("default",), budget_seconds=6, say=said.append)
     assert proof.result == "gain"
     assert proof.recommended == "autokernel"
     assert [row.name for row in proof.baselines] == ["eager", "torch.compile"]
@@ -100,7 +100,7 @@ def test_a_kernel_that_slows_the_model_is_taken_out_and_the_others_stay(chain, w
     winners = winners_of(chain.model, *chain.cases[0].args)
     assert len(winners) == 2
     winners[1] = slower(winners[1])
-    proof = verify(chain, winners, modes=("default",), budget_seconds=40)
+    proof = verify(chain, winners, modes=("default",), budget_seconds=16)
     rows = {row.task: row for row in proof.winners}
     assert not rows[winners[1].task.id].kept
     assert rows[winners[1].task.id].ci_high < 1
@@ -145,7 +145,7 @@ def test_kernels_of_another_model_replace_nothing_and_are_no_gain(rows, chain, w
 @pytest.mark.slow
 def test_torch_compile_is_a_baseline_and_a_way_to_compile_the_rest(rows, winners_of):
     winners = winners_of(rows.model, *rows.cases[0].args)
-    proof = verify(rows, winners, modes=("default",), budget_seconds=20)
+    proof = verify(rows, winners, modes=("default",), budget_seconds=10)
     assert [row.name for row in proof.baselines] == ["eager", "torch.compile"]
     assert proof.result in ("gain", "no gain")
     assert all(row.passed for row in proof.outputs)
@@ -165,7 +165,7 @@ def test_without_a_compiled_baseline_there_is_no_gain(chain, winners_of, monkeyp
         raise RuntimeError
 
     monkeypatch.setattr("autokernel.verify.leave_out.ours", refuse)
-    proof = verify(chain, winners, modes=(), budget_seconds=20)
+    proof = verify(chain, winners, modes=(), budget_seconds=6)
     assert (proof.result, proof.recommended) == ("no gain", "eager")
     assert any("torch.compile wasn't measured" in note for note in proof.notes)
     assert any("2 of 2 kept kernels were not measured alone" in note for note in proof.notes)

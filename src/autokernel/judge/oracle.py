@@ -2,8 +2,8 @@
 
 The reference is lowered with everything decomposed, then every floating cast, constant and `dtype=` in that graph is
 raised to float64: a float64 run of code that casts to bfloat16 inside would be no oracle. Four more float64 runs
-(sixteen of a small task with few sums) perturb every value by what rounding may do to it; the RMS change of an output is
-its `spread`. Noise is u·ξ, relative, ξ uniform in [-1, 1], u the unit roundoff of
+(sixteen of a small task with few sums) perturb every value by what rounding may do to it; the RMS change of an output
+is its `spread`. Noise is u·ξ, relative, ξ uniform in [-1, 1], u the unit roundoff of
 
 * each node that rounds: its own dtype in the task (nodes that select or move values are exact, and left alone), but
   float32 where a narrower value only becomes an output: the tolerance's ulp is what rounding an output once may do;
