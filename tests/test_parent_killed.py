@@ -15,7 +15,7 @@ import pytest
 from autokernel.api.run import Run
 from autokernel.loop.folder import RunFolder
 
-BEGINNINGS, LATEST = 16, 6.0  # fresh runs, killed within seconds of their start: imports, capture, profile, baselines
+BEGINNINGS, LATEST = 16, 5.0  # fresh runs, killed within seconds of their start: imports, capture, profile, baselines
 AMONG = 4  # kills of one run among its experiments: twenty in all
 GONE_IN = 6.0  # seconds in which every process of a killed run must have ended
 PR_SET_CHILD_SUBREAPER = 36

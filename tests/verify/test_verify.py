@@ -112,7 +112,7 @@ def test_a_kernel_that_slows_the_model_is_taken_out_and_the_others_stay(chain, w
 
 def test_kernels_that_all_slow_the_model_are_no_gain_and_the_baseline_is_recommended(rows, winners_of):
     winners = [slower(winner, 0.005) for winner in winners_of(rows.model, *rows.cases[0].args)]
-    proof = verify(rows, winners, modes=(), budget_seconds=6)
+    proof = verify(rows, winners, modes=(), budget_seconds=5)
     assert proof.result == "no gain"
     assert (proof.recommended, mode_of(proof)) == ("eager", "eager")
     assert kept(proof, winners) == []
@@ -120,7 +120,7 @@ def test_kernels_that_all_slow_the_model_are_no_gain_and_the_baseline_is_recomme
 
 def test_wrong_values_fail_the_proof_however_fast(chain, winners_of):
     winners = winners_of(chain.model, *chain.cases[0].args)
-    proof = verify(chain, [wrong(winners[0]), *winners[1:]], modes=(), budget_seconds=6)
+    proof = verify(chain, [wrong(winners[0]), *winners[1:]], modes=(), budget_seconds=4)
     assert proof.result == "failed"
     assert not all(row.passed for row in proof.outputs)
     assert proof.recommended == "eager"
@@ -165,7 +165,7 @@ def test_without_a_compiled_baseline_there_is_no_gain(chain, winners_of, monkeyp
         raise RuntimeError
 
     monkeypatch.setattr("autokernel.verify.leave_out.ours", refuse)
-    proof = verify(chain, winners, modes=(), budget_seconds=6)
+    proof = verify(chain, winners, modes=(), budget_seconds=12)
     assert (proof.result, proof.recommended) == ("no gain", "eager")
     assert any("torch.compile wasn't measured" in note for note in proof.notes)
     assert any("2 of 2 kept kernels were not measured alone" in note for note in proof.notes)
@@ -203,7 +203,7 @@ def attends():
 
 def test_rewritten_attention_is_a_winner_of_its_own(attends, plain_compiler, tmp_path, monkeypatch):
     monkeypatch.setattr("autokernel.verify.leave_out._ROUNDS", 1)
-    proof = verify(attends, [], modes=("default",), budget_seconds=8, attention=True)
+    proof = verify(attends, [], modes=("default",), budget_seconds=6, attention=True)
     row = proof.attention
     assert any("causal" in words for words in row.sites)
     assert row.in_model is not None
